@@ -1,0 +1,30 @@
+//! From a specification to results: builds the world, runs it on the one event queue, records.
+//!
+//! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
+//! columns back; it reads no clock, and the same input gives the same output to the last bit.
+
+mod packets;
+mod queue;
+mod record;
+mod sim;
+mod spec;
+mod world;
+
+pub use queue::EventQueue;
+pub use record::{Outcome, StalledFlow, Status};
+pub use spec::{Data, DriverError, Spec, defaults};
+
+/// Runs `spec` on the program and payload in `data`. `interrupted` is asked now and then; when it
+/// says yes, the run ends with [`DriverError::Interrupted`].
+///
+/// # Errors
+/// [`DriverError::Config`] names the field that is refused, its value and what is allowed.
+pub fn simulate(
+    spec: &Spec,
+    data: &Data,
+    interrupted: &mut dyn FnMut() -> bool,
+) -> Result<Outcome, DriverError> {
+    let mut simulation = world::build(spec, data)?;
+    simulation.run(interrupted)?;
+    Ok(record::outcome(spec, simulation))
+}

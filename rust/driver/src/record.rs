@@ -1,0 +1,185 @@
+//! What goes out.
+
+use metaroce_proto::Counters;
+use metaroce_wire::Time;
+
+use crate::sim::{End_, Simulation, fold};
+use crate::spec::Spec;
+use crate::world::payload_line_rate;
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// All iterations are complete.
+    Done,
+    /// The time limit came first.
+    Bound,
+    /// A request failed, or nothing could happen any more.
+    Stalled,
+}
+
+/// Messages that did not finish.
+#[derive(Clone, Debug)]
+pub struct StalledFlow {
+    /// Sending rank.
+    pub src: u32,
+    /// Receiving rank.
+    pub dst: u32,
+    /// Stream of the oldest.
+    pub stream: u16,
+    /// Bytes not acknowledged.
+    pub bytes_left: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Results of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub status: Status,
+    /// When.
+    pub time: Time,
+    /// Start and end of each timed iteration.
+    pub iterations: Vec<(Time, Time)>,
+    /// Of all events and results.
+    pub digest: u64,
+    /// Wrong elements and elements compared, where payload was checked.
+    pub check: Option<(u64, u64)>,
+    /// The specification with every default filled in, without columns.
+    pub resolved: serde_json::Value,
+    /// Totals by name.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Payload bytes delivered, by plane.
+    pub plane_bytes: Vec<u64>,
+    /// The same by plane and bin, if asked for.
+    pub plane_bins: Vec<Vec<u64>>,
+    /// Messages that did not finish, at most 64 of them.
+    pub stalled: Vec<StalledFlow>,
+    /// When each entry completed, ps, if asked for; `u64::MAX` = never.
+    pub wqe_done: Vec<u64>,
+    /// When the last byte of each entry's message was placed.
+    pub wqe_placed: Vec<u64>,
+    /// Final memory, if it came from outside.
+    pub memory: Option<Vec<u8>>,
+    /// Payload rate of a host, bits per second.
+    pub payload_line_rate: u64,
+}
+
+/// Collects the results of a run that is over.
+pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
+    let counters = counters(&simulation);
+    let status = match simulation.progress.ended {
+        Some(End_::Done) => Status::Done,
+        Some(End_::TimeLimit) => Status::Bound,
+        Some(End_::Stalled) | None => Status::Stalled,
+    };
+    let check = simulation
+        .verify
+        .as_ref()
+        .filter(|v| !v.expects.is_empty())
+        .and_then(|v| v.result);
+    let mut digest = fold(simulation.progress.digest, simulation.progress.now.0);
+    for &(_, value) in &counters {
+        digest = fold(digest, value);
+    }
+    let stalled = if status == Status::Stalled {
+        stalled(&simulation)
+    } else {
+        Vec::new()
+    };
+    let rate = payload_line_rate(spec, &simulation.fabric).0;
+    let memory = simulation.verify.filter(|v| v.give_back).map(|v| {
+        let ranks = spec.hosts_of_ranks.len();
+        (0..ranks)
+            .flat_map(|rank| v.memory.rank(rank).iter().copied())
+            .collect()
+    });
+    Outcome {
+        status,
+        time: simulation.progress.now,
+        iterations: simulation.progress.spans,
+        digest,
+        check,
+        resolved: resolved(spec),
+        counters,
+        plane_bytes: simulation.recorder.plane_bytes,
+        plane_bins: simulation.recorder.bins,
+        stalled,
+        wqe_done: simulation.recorder.done,
+        wqe_placed: simulation.recorder.placed,
+        memory,
+        payload_line_rate: rate,
+    }
+}
+
+fn resolved(spec: &Spec) -> serde_json::Value {
+    let mut value = serde_json::to_value(spec).unwrap_or_default();
+    value["fabric"] = serde_json::json!({
+        "hosts": spec.fabric.hosts,
+        "planes": spec.fabric.planes,
+        "switches": spec.fabric.switches.tier.len(),
+        "links": spec.fabric.links.a.len(),
+        "ecmp": spec.fabric.ecmp,
+        "reroute_delay_ps": spec.fabric.reroute_delay_ps,
+    });
+    value
+}
+
+fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
+    let mut total = Counters::default();
+    simulation
+        .endpoints
+        .iter()
+        .for_each(|e| total.add(e.counters()));
+    let fabric = simulation.fabric.counters();
+    vec![
+        ("packets_injected", fabric.injected),
+        ("packets_delivered", fabric.delivered),
+        ("dropped_loss", fabric.lost),
+        ("dropped_queue", fabric.queue),
+        ("dropped_link_down", fabric.link_down),
+        ("dropped_no_route", fabric.no_route),
+        ("packets_in_flight", simulation.packets.len()),
+        ("data_packets_sent", total.data_packets),
+        ("retransmitted_packets", total.resent),
+        ("ack_packets", total.acks),
+        ("duplicate_packets", total.duplicates),
+        ("placed_packets", total.placed),
+        ("placed_bytes", total.placed_bytes),
+        ("ecn_marks", total.marked),
+        ("timeouts", total.timeouts),
+        ("gap_detections", total.gap_detections),
+        ("timer_detections", total.timer_detections),
+        ("paths_died", total.paths_died),
+        ("paths_revived", total.paths_revived),
+        ("probes", total.probes),
+        ("naks", total.naks),
+        ("cnps", total.cnps),
+        ("rnr", total.rnr),
+        ("refused", total.refused),
+        ("link_hops", fabric.link_hops),
+        ("data_link_hops", fabric.data_link_hops),
+        ("events", simulation.progress.events),
+        ("max_queue_bytes", simulation.fabric.max_queue()),
+    ]
+}
+
+fn stalled(simulation: &Simulation) -> Vec<StalledFlow> {
+    let mut flows = Vec::new();
+    for (rank, &host) in simulation.hosts_of_ranks.iter().enumerate() {
+        for stuck in simulation.endpoints[host as usize].stuck() {
+            flows.push(StalledFlow {
+                src: rank as u32,
+                dst: simulation.rank_of_host[stuck.peer.index()],
+                stream: stuck.stream.0,
+                bytes_left: stuck.bytes_left,
+                reason: stuck.reason,
+            });
+        }
+    }
+    // A connection that failed says more than those that wait for it.
+    flows.sort_by_key(|f| !f.reason.starts_with("connection failed"));
+    flows.truncate(64);
+    flows
+}

@@ -1,0 +1,464 @@
+//! The run: the only event queue, the virtual clock, and the loop.
+//!
+//! Between two events every endpoint is settled: its completions have gone to the engine, what the
+//! engine started is posted, each free port with something to send has pulled a packet, and the
+//! timer stands at the endpoint's next timeout.
+
+use metaroce_engine::pattern::{Expect, Fill, Pattern};
+use metaroce_engine::{Engine, Memory, Op};
+use metaroce_fabric::{End, Fabric, Step, Target};
+use metaroce_proto::{
+    Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest,
+};
+use metaroce_wire::{Body, ConnId, HostId, Opcode, Packet, PlaneId, Rkey, StreamId, Time};
+
+use crate::packets::Packets;
+use crate::queue::EventQueue;
+use crate::spec::DriverError;
+use crate::world::Connections;
+
+/// An event is a kind in the top 4 bits and an index below.
+const KIND_SHIFT: u32 = 28;
+const INDEX: u32 = (1 << KIND_SHIFT) - 1;
+const ARRIVE: u32 = 0;
+const PORT_FREE: u32 = 1;
+const TIMER: u32 = 2;
+const START: u32 = 3;
+const FAULT: u32 = 4;
+const REROUTE: u32 = 5;
+/// Planes take three bits of a port's index.
+const PLANE_BITS: u32 = 3;
+
+/// Packets ahead whose envelope is fetched early.
+const PREFETCH: usize = 6;
+
+/// Iterations, and how the run stands.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    warmup: u32,
+    left: u32,
+    begun: Time,
+    /// Start and end of each timed iteration.
+    pub spans: Vec<(Time, Time)>,
+    /// Set when the run is over.
+    pub ended: Option<End_>,
+    pub now: Time,
+    pub events: u64,
+    pub digest: u64,
+}
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End_ {
+    Done,
+    TimeLimit,
+    /// A request failed, or nothing is left that could happen.
+    Stalled,
+}
+
+impl Progress {
+    pub(crate) fn new(warmup: u32, iterations: u32) -> Progress {
+        Progress {
+            warmup,
+            left: warmup + iterations,
+            begun: Time::ZERO,
+            spans: Vec::new(),
+            ended: None,
+            now: Time::ZERO,
+            events: 0,
+            digest: 0,
+        }
+    }
+
+    #[inline]
+    fn note(&mut self, now: Time, event: u32) {
+        self.now = now;
+        self.events += 1;
+        self.digest = fold(self.digest, now.0 ^ u64::from(event) << 32);
+    }
+}
+
+/// One step of the digest.
+pub(crate) const fn fold(digest: u64, value: u64) -> u64 {
+    (digest ^ value)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(29)
+}
+
+/// Payload of a run, and what it is checked against.
+#[derive(Debug)]
+pub(crate) struct Verify {
+    pub memory: Memory,
+    pub pattern: Pattern,
+    pub fills: Vec<Fill>,
+    pub expects: Vec<Expect>,
+    pub flip_at: u64,
+    pub placements: u64,
+    /// (wrong, checked), once known.
+    pub result: Option<(u64, u64)>,
+    /// The memory came from outside and goes back there.
+    pub give_back: bool,
+}
+
+/// What is recorded on the way.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub done: Vec<u64>,
+    pub placed: Vec<u64>,
+    pub plane_bytes: Vec<u64>,
+    pub bins: Vec<Vec<u64>>,
+    bin: Option<u64>,
+}
+
+impl Recorder {
+    pub(crate) fn new(wqes: usize, planes: usize, bin: Option<u64>) -> Recorder {
+        let (done, placed) = (vec![u64::MAX; wqes], vec![u64::MAX; wqes]);
+        Recorder {
+            done,
+            placed,
+            plane_bytes: vec![0; planes],
+            bins: vec![Vec::new(); planes],
+            bin,
+        }
+    }
+
+    #[inline]
+    fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {
+        self.plane_bytes[plane.index()] += u64::from(placement.len);
+        if placement.message_done
+            && let Some(at) = self.placed.get_mut(placement.tag as usize)
+        {
+            *at = now.0;
+        }
+        if let Some(width) = self.bin {
+            let (bins, bin) = (&mut self.bins[plane.index()], (now.0 / width) as usize);
+            if bins.len() <= bin {
+                bins.resize(bin + 1, 0);
+            }
+            bins[bin] += u64::from(placement.len);
+        }
+    }
+}
+
+/// A run.
+#[derive(Debug)]
+pub(crate) struct Simulation {
+    pub queue: EventQueue,
+    pub packets: Packets,
+    pub fabric: Fabric,
+    pub endpoints: Vec<Endpoint>,
+    pub engine: Engine,
+    pub verify: Option<Verify>,
+    pub recorder: Recorder,
+    pub progress: Progress,
+    pub connections: Connections,
+    pub hosts_of_ranks: Vec<u32>,
+    pub rank_of_host: Vec<u32>,
+    /// Ports that send nothing now, by host.
+    pub idle: Vec<u32>,
+    /// Time of the one timer event of each host that counts.
+    pub timer_at: Vec<Time>,
+    pub faults: Vec<(Time, Target, bool)>,
+    pub limit: Time,
+}
+
+impl Simulation {
+    /// Runs to an end.
+    pub(crate) fn run(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
+        for (index, &(at, ..)) in self.faults.iter().enumerate() {
+            self.queue.push(at, FAULT << KIND_SHIFT | index as u32);
+        }
+        self.begin_iteration(Time::ZERO);
+        while self.progress.ended.is_none() {
+            if self.progress.events & 0xFFFF == 0xFFFF && interrupted() {
+                return Err(DriverError::Interrupted);
+            }
+            let Some((now, event)) = self.queue.pop() else {
+                self.progress.ended = Some(End_::Stalled);
+                break;
+            };
+            if now > self.limit {
+                self.progress.now = self.limit;
+                self.progress.ended = Some(End_::TimeLimit);
+                break;
+            }
+            self.progress.note(now, event);
+            if let Some(next) = self.queue.peek(PREFETCH)
+                && next >> KIND_SHIFT == ARRIVE
+            {
+                self.packets.prefetch(next);
+            }
+            self.handle(now, event);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn handle(&mut self, now: Time, event: u32) {
+        let index = (event & INDEX) as usize;
+        match event >> KIND_SHIFT {
+            ARRIVE => self.arrive(now, event),
+            PORT_FREE => {
+                self.idle[index >> PLANE_BITS] |= 1 << (index & ((1 << PLANE_BITS) - 1));
+                self.pull(now, index >> PLANE_BITS);
+            }
+            TIMER => {
+                // Only the latest arming counts; events that it overtook do nothing.
+                if self.timer_at[index] == now {
+                    self.timer_at[index] = Time::NEVER;
+                    self.endpoints[index].handle_timeout(now);
+                    self.settle(now, index);
+                }
+            }
+            START => {
+                self.execute(now, index as u32);
+                let rank = self.engine.program().rank_of(index as u32);
+                self.settle(now, self.hosts_of_ranks[rank as usize] as usize);
+            }
+            FAULT => self.fault(now, index),
+            REROUTE => self.fabric.reroute(),
+            _ => {}
+        }
+    }
+
+    /// A packet has reached the end of its link.
+    #[inline]
+    fn arrive(&mut self, now: Time, slot: u32) {
+        if self.packets.take_doom(slot) {
+            self.fabric.drop_on_dead_link();
+            self.packets.discard(slot);
+            return;
+        }
+        let envelope = self.packets.envelope(slot);
+        match self.fabric.end(envelope) {
+            End::Switch => match self.fabric.forward(now, envelope) {
+                Step::Arrives(at) => self.queue.push(at, slot),
+                Step::Dropped(_) => self.packets.discard(slot),
+            },
+            End::Host(host) => {
+                self.fabric.deliver();
+                let packet = self.packets.remove(slot);
+                self.deliver(now, host, &packet);
+            }
+        }
+    }
+
+    fn deliver(&mut self, now: Time, host: HostId, packet: &Packet) {
+        let placement = self.endpoints[host.index()].handle_packet(now, packet);
+        if let Some(placement) = placement {
+            self.recorder
+                .placement(now, packet.envelope.plane, &placement);
+            if self.verify.is_some() {
+                self.place(host, &placement);
+            }
+        }
+        self.settle(now, host.index());
+    }
+
+    /// Copies payload.
+    fn place(&mut self, host: HostId, placement: &Placement) {
+        let Some(verify) = &mut self.verify else {
+            return;
+        };
+        let from = self.rank_of_host[placement.src.index()] as usize;
+        let to = self.rank_of_host[host.index()] as usize;
+        verify.memory.place(
+            (from, placement.source),
+            (to, placement.address),
+            placement.len as usize,
+        );
+        verify.placements += 1;
+        if verify.placements == verify.flip_at {
+            verify.memory.flip(to, placement.address);
+        }
+    }
+
+    /// Restores the invariant of this module for one host.
+    #[inline]
+    fn settle(&mut self, now: Time, host: usize) {
+        while let Some(completion) = self.endpoints[host].poll_completion() {
+            self.complete(now, &completion);
+            self.start_ready(now);
+        }
+        self.pull(now, host);
+    }
+
+    fn complete(&mut self, now: Time, completion: &Completion) {
+        if completion.status != CompletionStatus::Success {
+            self.progress.ended = Some(End_::Stalled);
+            return;
+        }
+        self.finish(now, completion.wr_id);
+    }
+
+    /// Entry `wqe` is complete.
+    fn finish(&mut self, now: Time, wqe: u32) {
+        if let Some(at) = self.recorder.done.get_mut(wqe as usize) {
+            *at = now.0;
+        }
+        self.engine.complete(wqe);
+        if self.engine.unfinished() == 0 {
+            self.end_iteration(now);
+        }
+    }
+
+    fn begin_iteration(&mut self, now: Time) {
+        if let Some(verify) = &mut self.verify {
+            verify.pattern.fill(&mut verify.memory, &verify.fills);
+        }
+        self.progress.begun = now;
+        self.engine.begin();
+        self.start_ready(now);
+        for host in 0..self.endpoints.len() {
+            self.pull(now, host);
+        }
+    }
+
+    fn end_iteration(&mut self, now: Time) {
+        self.progress.left -= 1;
+        if self.progress.warmup > 0 {
+            self.progress.warmup -= 1;
+        } else {
+            self.progress.spans.push((self.progress.begun, now));
+        }
+        if self.progress.left > 0 {
+            self.begin_iteration(now);
+            return;
+        }
+        self.progress.ended = Some(End_::Done);
+        if let Some(verify) = &mut self.verify {
+            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
+        }
+    }
+
+    /// Executes all entries that may start.
+    fn start_ready(&mut self, now: Time) {
+        while let Some(wqe) = self.engine.next() {
+            let start = Time(self.progress.begun.0 + self.engine.program().start(wqe));
+            if start > now {
+                self.queue.push(start, START << KIND_SHIFT | wqe);
+            } else {
+                self.execute(now, wqe);
+            }
+        }
+    }
+
+    fn execute(&mut self, now: Time, id: u32) {
+        let program = self.engine.program();
+        let wqe = program.wqes()[id as usize];
+        let rank = program.rank_of(id) as usize;
+        let len = wqe.bytes as usize;
+        match wqe.op {
+            Op::Send | Op::Write => {
+                let opcode = if wqe.op == Op::Send {
+                    Opcode::Send
+                } else {
+                    Opcode::Write
+                };
+                let (stream, local, remote) = (StreamId(wqe.stream), wqe.local, wqe.remote);
+                let request = WorkRequest {
+                    wr_id: id,
+                    opcode,
+                    stream,
+                    local,
+                    len: wqe.bytes,
+                    remote,
+                    rkey: Rkey(0),
+                };
+                let (host, connection) = self.connection(rank, wqe.peer);
+                if self.endpoints[host].post(now, connection, request).is_err() {
+                    self.progress.ended = Some(End_::Stalled);
+                }
+            }
+            Op::Recv => {
+                let request = ReceiveRequest {
+                    wr_id: id,
+                    stream: StreamId(wqe.stream),
+                    local: wqe.local,
+                    len: wqe.bytes,
+                };
+                let (host, connection) = self.connection(rank, wqe.peer);
+                if self.endpoints[host]
+                    .post_receive(connection, request)
+                    .is_err()
+                {
+                    self.progress.ended = Some(End_::Stalled);
+                }
+            }
+            Op::Copy => {
+                if let Some(verify) = &mut self.verify {
+                    verify.memory.copy(rank, wqe.remote, wqe.local, len);
+                }
+                self.finish(now, id);
+            }
+            Op::Sum => {
+                if let Some(verify) = &mut self.verify {
+                    verify.memory.sum(rank, wqe.remote, wqe.local, len);
+                }
+                self.finish(now, id);
+            }
+            Op::Noop => self.finish(now, id),
+        }
+    }
+
+    fn connection(&self, rank: usize, peer: u32) -> (usize, ConnId) {
+        let of_rank = &self.connections[rank];
+        let at = of_rank.partition_point(|&(p, _)| p < peer);
+        (self.hosts_of_ranks[rank] as usize, of_rank[at].1)
+    }
+
+    /// Lets each free port of a host that has something to send pull a packet; sets the timer.
+    #[inline]
+    fn pull(&mut self, now: Time, host: usize) {
+        let endpoint = &mut self.endpoints[host];
+        let mut ports = endpoint.ports_ready() & self.idle[host];
+        while ports != 0 {
+            let plane = PlaneId(ports.trailing_zeros() as u8);
+            ports &= ports - 1;
+            let Some(mut packet) = endpoint.poll_transmit(now, plane) else {
+                continue;
+            };
+            let step = self.fabric.inject(now, &mut packet.envelope);
+            if let Step::Arrives(at) = step {
+                let slot = self.packets.insert(packet);
+                self.queue.push(at, slot);
+            }
+            self.idle[host] &= !(1 << plane.0);
+            let free = self.fabric.port_free(HostId(host as u32), plane);
+            self.queue.push(
+                free,
+                PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0),
+            );
+        }
+        let due = endpoint.poll_timeout();
+        if due < self.timer_at[host] {
+            self.timer_at[host] = due;
+            self.queue
+                .push(due.max(now), TIMER << KIND_SHIFT | host as u32);
+        }
+    }
+
+    fn fault(&mut self, now: Time, index: usize) {
+        let (_, target, up) = self.faults[index];
+        let delay = self.fabric.set(target, up);
+        let fabric = &self.fabric;
+        self.packets.doom(|link| !fabric.is_up(link));
+        self.queue.push(now + delay, REROUTE << KIND_SHIFT);
+    }
+}
+
+/// The connection that a packet will touch at its destination.
+#[expect(
+    dead_code,
+    reason = "second-level prefetch is switched on where it pays"
+)]
+pub(crate) fn connection_of(body: &Body) -> ConnId {
+    match body {
+        Body::MrData(b) => b.connection,
+        Body::MrAck(b) => b.connection,
+        Body::MrProbe(b) | Body::MrProbeReply(b) => b.connection,
+        Body::RoceData(b) => b.connection,
+        Body::RoceAck(b) => b.connection,
+        Body::RoceCnp(b) => b.connection,
+    }
+}

@@ -1,0 +1,275 @@
+//! What comes in: the specification as JSON, with unknown keys refused, and the columns.
+
+use metaroce_engine::pattern::{Expect, Fill};
+use metaroce_engine::{Columns, Dtype};
+use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch};
+use metaroce_proto::{MetaRoceConfig, RoceConfig, TransportConfig};
+use metaroce_wire::{Bytes, Rate, Time};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Why a run gives no outcome.
+#[derive(Debug, Error)]
+pub enum DriverError {
+    /// The specification is refused: field, value, what is allowed.
+    #[error("{0}")]
+    Config(String),
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl DriverError {
+    pub(crate) fn config(
+        field: &str,
+        value: impl std::fmt::Display,
+        allowed: impl std::fmt::Display,
+    ) -> DriverError {
+        DriverError::Config(format!(
+            "{field}: {value} is not allowed; allowed: {allowed}"
+        ))
+    }
+}
+
+/// A run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Seed of all random streams.
+    pub seed: u64,
+    /// Fabric.
+    #[serde(skip_serializing)]
+    pub fabric: Fabric,
+    /// Transport.
+    pub transport: TransportConfig,
+    /// Random loss.
+    #[serde(default)]
+    pub loss: LossConfig,
+    /// Schedule of failures and repairs.
+    #[serde(default)]
+    pub faults: Vec<Fault>,
+    /// Host of each rank.
+    pub hosts_of_ranks: Vec<u32>,
+    /// Registered bytes a rank.
+    pub memory_bytes: u64,
+    /// Timed iterations.
+    #[serde(default = "one")]
+    pub iterations: u32,
+    /// Iterations before them that no result counts.
+    #[serde(default)]
+    pub warmup: u32,
+    /// Stop here, picoseconds.
+    #[serde(default)]
+    pub time_limit_ps: Option<u64>,
+    /// Move payload.
+    #[serde(default)]
+    pub payload: Option<Payload>,
+    /// Record when each entry completed and was placed.
+    #[serde(default)]
+    pub record_wqes: bool,
+    /// Record delivered bytes per plane in bins of this width, picoseconds.
+    #[serde(default)]
+    pub record_bin_ps: Option<u64>,
+    /// Test hook.
+    #[serde(default)]
+    pub inject: Option<Inject>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+/// Fabric as columns.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fabric {
+    /// Hosts.
+    pub hosts: u32,
+    /// Planes.
+    pub planes: u32,
+    /// Switches.
+    pub switches: Switches,
+    /// Cables.
+    pub links: Links,
+    /// How the source port enters the ECMP choice.
+    #[serde(default)]
+    pub ecmp: Ecmp,
+    /// From a change until all switches know, picoseconds. Ours: 1 ms.
+    #[serde(default = "reroute_delay")]
+    pub reroute_delay_ps: u64,
+}
+
+const fn reroute_delay() -> u64 {
+    1_000_000_000
+}
+
+/// Switch columns.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switches {
+    /// Plane of each.
+    pub plane: Vec<u32>,
+    /// Tier of each.
+    pub tier: Vec<u32>,
+}
+
+/// Cable columns.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Links {
+    /// One end.
+    pub a: Vec<u32>,
+    /// Other end.
+    pub b: Vec<u32>,
+    /// Bits per second.
+    pub rate_bps: Vec<u64>,
+    /// Propagation, picoseconds.
+    pub delay_ps: Vec<u64>,
+    /// Bound of an output queue.
+    pub queue_bytes: Vec<u64>,
+    /// RED: marking starts.
+    pub ecn_kmin_bytes: Vec<u64>,
+    /// RED: everything is marked.
+    pub ecn_kmax_bytes: Vec<u64>,
+    /// RED: probability below kmax.
+    pub ecn_pmax: Vec<f64>,
+}
+
+/// A failure or repair.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fault {
+    /// When, picoseconds.
+    pub at_ps: u64,
+    /// What kind of thing.
+    pub target: FaultTarget,
+    /// Which.
+    pub id: u32,
+    /// Comes up, or goes down.
+    pub up: bool,
+}
+
+/// Kinds of things that fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FaultTarget {
+    /// A cable, by row.
+    Link,
+    /// A switch, by number.
+    Switch,
+    /// A plane.
+    Plane,
+}
+
+/// Payload settings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Payload {
+    /// Element type.
+    pub dtype: String,
+}
+
+impl Payload {
+    pub(crate) fn dtype(&self) -> Result<Dtype, DriverError> {
+        let known = Dtype::NAMES.iter().find(|(name, _)| *name == self.dtype);
+        let names = || Dtype::NAMES.map(|(name, _)| name).join(", ");
+        known
+            .map(|&(_, dtype)| dtype)
+            .ok_or_else(|| DriverError::config("payload.dtype", &self.dtype, names()))
+    }
+}
+
+/// What a test may do to a run.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Inject {
+    /// The n-th placement, from 1, writes one flipped byte.
+    pub flip_byte_at: u64,
+}
+
+/// Columns that come with a specification.
+#[derive(Clone, Debug)]
+pub struct Data<'a> {
+    /// The program.
+    pub program: Columns<'a>,
+    /// Inputs to write before each iteration.
+    pub fills: Vec<Fill>,
+    /// Outputs to check in the end.
+    pub expects: Vec<Expect>,
+    /// Or: initial memory of all ranks.
+    pub memory: Option<&'a [u8]>,
+}
+
+impl Fabric {
+    pub(crate) fn lower(&self, seed: u64, loss: LossConfig) -> Result<FabricSpec, DriverError> {
+        let (switches, links) = (&self.switches, &self.links);
+        if switches.tier.len() != switches.plane.len() {
+            return Err(DriverError::config(
+                "fabric.switches.tier",
+                format!("length {}", switches.tier.len()),
+                format!("length {}", switches.plane.len()),
+            ));
+        }
+        let rows = links.a.len();
+        let lengths = [
+            ("b", links.b.len()),
+            ("rate_bps", links.rate_bps.len()),
+            ("delay_ps", links.delay_ps.len()),
+            ("queue_bytes", links.queue_bytes.len()),
+            ("ecn_kmin_bytes", links.ecn_kmin_bytes.len()),
+            ("ecn_kmax_bytes", links.ecn_kmax_bytes.len()),
+            ("ecn_pmax", links.ecn_pmax.len()),
+        ];
+        for (name, length) in lengths {
+            if length != rows {
+                return Err(DriverError::config(
+                    &format!("fabric.links.{name}"),
+                    format!("length {length}"),
+                    format!("length {rows}"),
+                ));
+            }
+        }
+        if let Some(i) = links.ecn_pmax.iter().position(|p| !(0.0..=1.0).contains(p)) {
+            return Err(DriverError::config(
+                &format!("fabric.links.ecn_pmax[{i}]"),
+                links.ecn_pmax[i],
+                "0 to 1",
+            ));
+        }
+        let cable = |i: usize| Cable {
+            a: links.a[i],
+            b: links.b[i],
+            rate: Rate(links.rate_bps[i]),
+            delay: Time(links.delay_ps[i]),
+            queue: Bytes(links.queue_bytes[i]),
+            kmin: Bytes(links.ecn_kmin_bytes[i]),
+            kmax: Bytes(links.ecn_kmax_bytes[i]),
+            pmax: metaroce_fabric::probability(links.ecn_pmax[i]),
+        };
+        Ok(FabricSpec {
+            hosts: self.hosts,
+            planes: self.planes,
+            switches: switches
+                .plane
+                .iter()
+                .zip(&switches.tier)
+                .map(|(&plane, &tier)| Switch { plane, tier })
+                .collect(),
+            cables: (0..rows).map(cable).collect(),
+            ecmp: self.ecmp,
+            reroute_delay: Time(self.reroute_delay_ps),
+            loss,
+            seed,
+        })
+    }
+}
+
+/// All defaults, as JSON.
+pub fn defaults() -> serde_json::Value {
+    serde_json::json!({
+        "metaroce": MetaRoceConfig::default(),
+        "rocev2": RoceConfig::default(),
+        "fabric": {"ecmp": Ecmp::default(), "reroute_delay_ps": reroute_delay()},
+        "loss": LossConfig::default(),
+    })
+}

@@ -1,0 +1,288 @@
+//! From a specification to machines: fabric, endpoints, connections, program, memory.
+
+use std::collections::BTreeSet;
+
+use metaroce_engine::pattern::Pattern;
+use metaroce_engine::{Engine, Memory, Op, Program};
+use metaroce_fabric::{Fabric, Target};
+use metaroce_proto::{Endpoint, Environment};
+use metaroce_wire::{ConnId, HostId, PlaneId, Rate, Time, lengths};
+
+use crate::packets::Packets;
+use crate::queue::EventQueue;
+use crate::sim::{Progress, Recorder, Simulation, Verify};
+use crate::spec::{Data, DriverError, FaultTarget, Spec};
+
+/// Builds a run that has not started.
+pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
+    let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
+    let fabric = Fabric::new(&spec.fabric.lower(spec.seed, spec.loss)?).map_err(|e| refused(&e))?;
+    let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
+    check(spec, data, &program)?;
+    let hosts = spec.fabric.hosts as usize;
+    let planes = spec.fabric.planes as usize;
+    let base_rtt = base_rtt(spec, &fabric);
+    let mut endpoints: Vec<Endpoint> = (0..hosts as u32)
+        .map(|host| {
+            let ports = (0..planes)
+                .map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8)))
+                .collect();
+            Endpoint::new(
+                &spec.transport,
+                Environment {
+                    host: HostId(host),
+                    ports,
+                    base_rtt,
+                    routes: fabric.routes(),
+                },
+            )
+        })
+        .collect();
+    for &host in &spec.hosts_of_ranks {
+        endpoints[host as usize].register(0, spec.memory_bytes);
+    }
+    let connections = connect(spec, &program, &mut endpoints);
+    let mut rank_of_host = vec![u32::MAX; hosts];
+    for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
+        rank_of_host[host as usize] = rank as u32;
+    }
+    let wqes = if spec.record_wqes {
+        program.wqes().len()
+    } else {
+        0
+    };
+    Ok(Simulation {
+        queue: EventQueue::new(bucket_shift(hosts * planes)),
+        packets: Packets::default(),
+        idle: vec![(1u32 << planes) - 1; hosts],
+        timer_at: vec![Time::NEVER; hosts],
+        faults: spec
+            .faults
+            .iter()
+            .map(|f| (Time(f.at_ps), target(f.target, f.id), f.up))
+            .collect(),
+        hosts_of_ranks: spec.hosts_of_ranks.clone(),
+        limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
+        progress: Progress::new(spec.warmup, spec.iterations),
+        verify: verify(spec, data)?,
+        recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
+        engine: Engine::new(program),
+        rank_of_host,
+        connections,
+        endpoints,
+        fabric,
+    })
+}
+
+fn target(kind: FaultTarget, id: u32) -> Target {
+    match kind {
+        FaultTarget::Link => Target::Link(id),
+        FaultTarget::Switch => Target::Switch(id),
+        FaultTarget::Plane => Target::Plane(id),
+    }
+}
+
+/// Buckets hold a few tens of events each: narrower ones for more ports.
+fn bucket_shift(ports: usize) -> u32 {
+    match ports {
+        0..=64 => 13,
+        65..=512 => 12,
+        _ => 11,
+    }
+}
+
+fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError> {
+    let ranks = spec.hosts_of_ranks.len();
+    if program.ranks() != ranks {
+        return Err(DriverError::config(
+            "hosts_of_ranks",
+            format!("length {ranks}"),
+            format!("one host for each of {} ranks", program.ranks()),
+        ));
+    }
+    let mut seen = BTreeSet::new();
+    for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
+        if host >= spec.fabric.hosts || !seen.insert(host) {
+            return Err(DriverError::config(
+                &format!("hosts_of_ranks[{rank}]"),
+                host,
+                format!("distinct hosts below {}", spec.fabric.hosts),
+            ));
+        }
+    }
+    if spec.iterations == 0 {
+        return Err(DriverError::config("iterations", 0, "at least 1"));
+    }
+    if spec.transport.mtu() < 256 || spec.transport.mtu() > 16_384 {
+        return Err(DriverError::config(
+            "transport.mtu",
+            spec.transport.mtu(),
+            "256 to 16384 bytes",
+        ));
+    }
+    if spec.record_bin_ps == Some(0) {
+        return Err(DriverError::config("record_bin_ps", 0, "at least 1"));
+    }
+    let counts = [
+        spec.fabric.links.a.len(),
+        spec.fabric.switches.plane.len(),
+        spec.fabric.planes as usize,
+    ];
+    for (i, fault) in spec.faults.iter().enumerate() {
+        let count = counts[fault.target as usize];
+        if fault.id as usize >= count {
+            return Err(DriverError::config(
+                &format!("faults[{i}].id"),
+                fault.id,
+                format!("below {count}"),
+            ));
+        }
+    }
+    check_payload(spec, data, ranks)
+}
+
+fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverError> {
+    let Some(payload) = &spec.payload else {
+        return Ok(());
+    };
+    let size = payload.dtype()?.size() as u64;
+    let fits = |rank: u32, offset: u64, count: u64| {
+        (rank as usize) < ranks
+            && count
+                .checked_mul(size)
+                .and_then(|b| b.checked_add(offset))
+                .is_some_and(|end| end <= spec.memory_bytes)
+    };
+    if data.fills.iter().any(|f| !fits(f.rank, f.offset, f.count)) {
+        return Err(DriverError::config(
+            "fill",
+            "a range",
+            "ranges inside the memory of a rank",
+        ));
+    }
+    if data
+        .expects
+        .iter()
+        .any(|e| !fits(e.rank, e.offset, e.count))
+    {
+        return Err(DriverError::config(
+            "expect",
+            "a range",
+            "ranges inside the memory of a rank",
+        ));
+    }
+    let bytes = ranks as u64 * spec.memory_bytes;
+    match data.memory {
+        Some(memory) if memory.len() as u64 != bytes => Err(DriverError::config(
+            "memory",
+            format!("{} bytes", memory.len()),
+            format!("{bytes} bytes"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
+    let Some(payload) = &spec.payload else {
+        return Ok(None);
+    };
+    let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
+    let bytes = spec.memory_bytes as usize;
+    let mut memory = Memory::new(ranks, bytes, dtype);
+    if let Some(initial) = data.memory {
+        for rank in 0..ranks {
+            memory
+                .rank_mut(rank)
+                .copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
+        }
+    }
+    Ok(Some(Verify {
+        memory,
+        pattern: Pattern::new(dtype, ranks as u32),
+        fills: data.fills.clone(),
+        expects: data.expects.clone(),
+        flip_at: spec.inject.map_or(0, |i| i.flip_byte_at),
+        placements: 0,
+        result: None,
+        give_back: data.memory.is_some(),
+    }))
+}
+
+/// Round trip of a full data packet and its acknowledgement between the farthest hosts.
+fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
+    let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
+    let far = fabric.one_host_per_leaf();
+    let mut longest = Time::ZERO;
+    for plane in 0..spec.fabric.planes {
+        let plane = PlaneId(plane as u8);
+        for &a in &far {
+            for &b in &far {
+                if a != b {
+                    longest = longest.max(
+                        fabric.idle_time(a, b, plane, data) + fabric.idle_time(b, a, plane, ack),
+                    );
+                }
+            }
+        }
+    }
+    longest
+}
+
+/// Length on the wire of a full data packet.
+pub(crate) fn full_packet(spec: &Spec) -> u32 {
+    match &spec.transport {
+        metaroce_proto::TransportConfig::MetaRoce(c) => lengths::mr_data(c.mtu),
+        metaroce_proto::TransportConfig::RoceV2(c) => lengths::roce_data(c.mtu, false),
+    }
+}
+
+/// Payload rate of a host: all its ports, full packets, headers and gaps taken off.
+pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
+    let total: u64 = (0..spec.fabric.planes)
+        .map(|p| fabric.port_rate(HostId(0), PlaneId(p as u8)).0)
+        .sum();
+    let share =
+        u128::from(total) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
+    Rate(share as u64)
+}
+
+/// Connections of each rank: (peer rank, number), sorted by peer.
+pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
+
+/// Opens a connection for each pair of ranks that the program makes talk.
+fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
+    let mut connections = vec![Vec::new(); program.ranks()];
+    let mut pairs = Vec::new();
+    for rank in 0..program.ranks() {
+        let talks = program
+            .of_rank(rank)
+            .iter()
+            .filter(|w| matches!(w.op, Op::Send | Op::Recv | Op::Write));
+        let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        pairs.extend(
+            peers
+                .into_iter()
+                .map(|peer| (peer.min(rank as u32), peer.max(rank as u32))),
+        );
+    }
+    pairs.sort_unstable();
+    pairs.dedup();
+    for (a, b) in pairs {
+        let (host_a, host_b) = (
+            spec.hosts_of_ranks[a as usize],
+            spec.hosts_of_ranks[b as usize],
+        );
+        let at_a = endpoints[host_a as usize].connect(HostId(host_b));
+        let at_b = endpoints[host_b as usize].connect(HostId(host_a));
+        endpoints[host_a as usize].bind(at_a, at_b);
+        endpoints[host_b as usize].bind(at_b, at_a);
+        connections[a as usize].push((b, at_a));
+        connections[b as usize].push((a, at_b));
+    }
+    connections
+        .iter_mut()
+        .for_each(|list: &mut Vec<_>| list.sort_unstable());
+    connections
+}

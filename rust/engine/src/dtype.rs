@@ -1,0 +1,102 @@
+//! Element types and their sums.
+#![expect(
+    clippy::float_arithmetic,
+    reason = "payload is summed in its own type; nothing is decided by it"
+)]
+
+use half::bf16;
+
+/// Element type of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// IEEE single.
+    Float32,
+    /// IEEE double.
+    Float64,
+    /// bfloat16; summed in single, rounded to nearest even.
+    Bfloat16,
+    /// 32-bit integer, wrapping.
+    Int32,
+    /// 8-bit integer, wrapping.
+    Int8,
+}
+
+impl Dtype {
+    /// All types, by name.
+    pub const NAMES: [(&'static str, Dtype); 5] = [
+        ("float32", Dtype::Float32),
+        ("float64", Dtype::Float64),
+        ("bfloat16", Dtype::Bfloat16),
+        ("int32", Dtype::Int32),
+        ("int8", Dtype::Int8),
+    ];
+
+    /// Bytes an element.
+    pub const fn size(self) -> usize {
+        match self {
+            Dtype::Float32 | Dtype::Int32 => 4,
+            Dtype::Float64 => 8,
+            Dtype::Bfloat16 => 2,
+            Dtype::Int8 => 1,
+        }
+    }
+
+    /// `target[i] = target[i] + addend[i]`, in this order of operands.
+    pub fn add(self, target: &mut [u8], addend: &[u8]) {
+        match self {
+            Dtype::Float32 => each(target, addend, |a, b| {
+                (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes()
+            }),
+            Dtype::Float64 => each(target, addend, |a, b| {
+                (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes()
+            }),
+            Dtype::Bfloat16 => each(target, addend, |a, b| {
+                let sum = bf16::from_le_bytes(a).to_f32() + bf16::from_le_bytes(b).to_f32();
+                bf16::from_f32(sum).to_le_bytes()
+            }),
+            Dtype::Int32 => {
+                each(target, addend, |a, b| {
+                    i32::from_le_bytes(a)
+                        .wrapping_add(i32::from_le_bytes(b))
+                        .to_le_bytes()
+                });
+            }
+            Dtype::Int8 => each(target, addend, |[a], [b]| [a.wrapping_add(b)]),
+        }
+    }
+
+    /// Writes the integer `value`, which the type must represent (or wrap), at `target[..size]`.
+    #[inline]
+    pub fn store(self, target: &mut [u8], value: u32) {
+        match self {
+            Dtype::Float32 => target.copy_from_slice(&(value as f32).to_le_bytes()),
+            Dtype::Float64 => target.copy_from_slice(&f64::from(value).to_le_bytes()),
+            Dtype::Bfloat16 => target.copy_from_slice(&bf16::from_f32(value as f32).to_le_bytes()),
+            Dtype::Int32 => target.copy_from_slice(&value.to_le_bytes()),
+            Dtype::Int8 => target[0] = value as u8,
+        }
+    }
+
+    /// Largest integer n such that all of 0..=n are exact; wrapping types have no limit.
+    pub const fn exact_limit(self) -> u64 {
+        match self {
+            Dtype::Float32 => 1 << 24,
+            Dtype::Float64 => 1 << 53,
+            Dtype::Bfloat16 => 1 << 8,
+            Dtype::Int32 | Dtype::Int8 => u64::MAX,
+        }
+    }
+}
+
+#[inline]
+fn each<const N: usize>(
+    target: &mut [u8],
+    addend: &[u8],
+    add: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) {
+    let (target, _) = target.as_chunks_mut::<N>();
+    let (addend, _) = addend.as_chunks::<N>();
+    for (t, a) in target.iter_mut().zip(addend) {
+        *t = add(*t, *a);
+    }
+}

@@ -1,0 +1,66 @@
+//! Registered memory of all ranks in a run with payload.
+
+use crate::dtype::Dtype;
+
+/// One flat range of bytes a rank.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    ranks: Vec<Vec<u8>>,
+    dtype: Dtype,
+}
+
+impl Memory {
+    /// Zeroed memory.
+    pub fn new(ranks: usize, bytes: usize, dtype: Dtype) -> Memory {
+        Memory {
+            ranks: (0..ranks).map(|_| vec![0; bytes]).collect(),
+            dtype,
+        }
+    }
+
+    /// Element type.
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// A rank's bytes.
+    pub fn rank(&self, rank: usize) -> &[u8] {
+        &self.ranks[rank]
+    }
+
+    /// A rank's bytes, to write.
+    pub fn rank_mut(&mut self, rank: usize) -> &mut [u8] {
+        &mut self.ranks[rank]
+    }
+
+    /// Copies what a packet carries from the sender's memory to the receiver's.
+    pub fn place(&mut self, from: (usize, u64), to: (usize, u64), len: usize) {
+        let Ok([source, target]) = self.ranks.get_disjoint_mut([from.0, to.0]) else {
+            return;
+        };
+        target[to.1 as usize..][..len].copy_from_slice(&source[from.1 as usize..][..len]);
+    }
+
+    /// COPY inside a rank.
+    pub fn copy(&mut self, rank: usize, source: u64, target: u64, len: usize) {
+        self.ranks[rank].copy_within(source as usize..source as usize + len, target as usize);
+    }
+
+    /// SUM inside a rank: `target += source`. Ranges must not overlap.
+    pub fn sum(&mut self, rank: usize, source: u64, target: u64, len: usize) {
+        let bytes = &mut self.ranks[rank];
+        let (source, target) = (source as usize, target as usize);
+        if source < target {
+            let (low, high) = bytes.split_at_mut(target);
+            self.dtype.add(&mut high[..len], &low[source..][..len]);
+        } else {
+            let (low, high) = bytes.split_at_mut(source);
+            self.dtype.add(&mut low[target..][..len], &high[..len]);
+        }
+    }
+
+    /// Flips all bits of one byte: how a test shows that corruption is noticed.
+    pub fn flip(&mut self, rank: usize, address: u64) {
+        self.ranks[rank][address as usize] ^= 0xFF;
+    }
+}

@@ -1,0 +1,356 @@
+//! The fabric itself: a packet's way from port to port, faults, and where every packet ended.
+
+use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time};
+
+use crate::loss::{Loss, draw};
+use crate::port::{Port, PortSide, Refusal};
+use crate::routing::{Edge, PlaneShape, Routes};
+use crate::spec::{Cable, Ecmp, Target};
+
+/// Why a packet ended before its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// Random loss.
+    Loss,
+    /// The output queue had no room (tail drop).
+    Queue,
+    /// The link was down.
+    LinkDown,
+    /// No switch port leads to the destination any more.
+    NoRoute,
+}
+
+/// What happens to a packet next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It reaches the far end of `envelope.link` at this time.
+    Arrives(Time),
+    /// It ends here.
+    Dropped(Drop),
+}
+
+/// The far end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// A host: the packet is delivered.
+    Host(HostId),
+    /// A switch: call [`Fabric::forward`].
+    Switch,
+}
+
+/// Where packets ended. `injected = delivered + all drops + still on the way`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets that hosts sent.
+    pub injected: u64,
+    /// Packets that reached their host.
+    pub delivered: u64,
+    /// Random losses.
+    pub lost: u64,
+    /// Tail drops.
+    pub queue: u64,
+    /// Sent into, or caught on, a link that was down.
+    pub link_down: u64,
+    /// Without a route.
+    pub no_route: u64,
+    /// Packets serialised on a link, host links included, and those of them with payload.
+    pub link_hops: u64,
+    /// See `link_hops`.
+    pub data_link_hops: u64,
+}
+
+/// Where a host hangs in a plane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attachment {
+    pub leaf: u32,
+    /// Column of the leaf in the routes of its plane.
+    pub column: u32,
+    /// Link from the leaf to the host.
+    pub down: u32,
+}
+
+/// What a switch needs to choose a port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SwitchState {
+    /// First of its choices.
+    pub offset: u32,
+    /// Its own column, if hosts hang on it.
+    pub own_column: u32,
+    /// ECMP seed (one a switch, or flows would polarise).
+    pub seed: u32,
+    pub tier: u32,
+    /// Bits of the source port that lower tiers use.
+    pub stride_shift: u32,
+}
+
+/// What is down now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Down {
+    cables: Vec<u32>,
+    switches: Vec<u32>,
+    planes: Vec<u32>,
+}
+
+/// A built fabric.
+#[derive(Clone, Debug)]
+pub struct Fabric {
+    pub(crate) hosts: u32,
+    pub(crate) ecmp: Ecmp,
+    pub(crate) loss: Loss,
+    pub(crate) reroute_delay: Time,
+    pub(crate) switches: Vec<SwitchState>,
+    /// Directed links: 2r from a to b of cable row r, 2r + 1 back.
+    pub(crate) ports: Vec<Port>,
+    pub(crate) sides: Vec<PortSide>,
+    /// Node at the far end of each link.
+    pub(crate) ends: Vec<u32>,
+    /// By plane, then host.
+    pub(crate) attachments: Vec<Attachment>,
+    pub(crate) uplinks: Vec<u32>,
+    pub(crate) shapes: Vec<PlaneShape>,
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) edges: Vec<Edge>,
+    pub(crate) routes: Routes,
+    pub(crate) counters: Counters,
+    pub(crate) down: Down,
+    pub(crate) cables: Vec<Cable>,
+    /// Plane of each switch.
+    pub(crate) planes: Vec<u32>,
+}
+
+impl Fabric {
+    /// The host port of `packet.plane` sends `packet`. The port must be free.
+    #[inline]
+    pub fn inject(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        self.counters.injected += 1;
+        packet.link = self.uplinks[packet.plane.index() * self.hosts as usize + packet.src.index()];
+        self.cross(now, packet, true)
+    }
+
+    /// The packet has reached the switch at the end of `packet.link`.
+    #[inline]
+    pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
+        let target =
+            self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()];
+        if target.column == switch.own_column {
+            packet.link = target.down;
+        } else {
+            let choice = self.routes.choices[(switch.offset + target.column) as usize];
+            let pick = match choice.count {
+                0 => return self.drop(Drop::NoRoute),
+                1 => 0,
+                count => ecmp(self.ecmp, switch, packet, count),
+            };
+            packet.link = self.routes.hops[(choice.first + pick) as usize];
+        }
+        self.cross(now, packet, false)
+    }
+
+    /// What stands at the end of the link that `packet` is crossing.
+    #[inline]
+    pub fn end(&self, packet: &Envelope) -> End {
+        let node = self.ends[packet.link as usize];
+        if node < self.hosts {
+            End::Host(HostId(node))
+        } else {
+            End::Switch
+        }
+    }
+
+    /// The packet has reached its host.
+    #[inline]
+    pub fn deliver(&mut self) {
+        self.counters.delivered += 1;
+    }
+
+    /// When the host's port into `plane` is free again.
+    #[inline]
+    pub fn port_free(&self, host: HostId, plane: PlaneId) -> Time {
+        Time(
+            self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize]
+                .busy_until,
+        )
+    }
+
+    /// Rate of the host's port into `plane`.
+    pub fn port_rate(&self, host: HostId, plane: PlaneId) -> Rate {
+        let link = self.uplinks[plane.index() * self.hosts as usize + host.index()];
+        self.cables[link as usize / 2].rate
+    }
+
+    /// One host of each leaf of the first plane.
+    pub fn one_host_per_leaf(&self) -> Vec<HostId> {
+        let first_of = |&leaf: &u32| {
+            self.attachments[..self.hosts as usize]
+                .iter()
+                .position(|a| a.leaf == leaf)
+        };
+        self.shapes.first().map_or_else(Vec::new, |s| {
+            s.leaves
+                .iter()
+                .filter_map(first_of)
+                .map(|h| HostId(h as u32))
+                .collect()
+        })
+    }
+
+    /// Time of one packet of `len` bytes on the wire from `src` to `dst` in `plane` with nothing in
+    /// its way: serialisation and propagation of each link of the first route.
+    pub fn idle_time(&self, src: HostId, dst: HostId, plane: PlaneId, len: u32) -> Time {
+        let slot = |host: HostId| plane.index() * self.hosts as usize + host.index();
+        let target = self.attachments[slot(dst)];
+        let mut link = self.uplinks[slot(src)];
+        let mut time = Time::ZERO;
+        loop {
+            let cable = &self.cables[link as usize / 2];
+            time += cable.rate.time_for(Bytes(u64::from(len))) + cable.delay;
+            let node = self.ends[link as usize];
+            if node < self.hosts {
+                return time;
+            }
+            let switch = &self.switches[(node - self.hosts) as usize];
+            if switch.own_column == target.column {
+                link = target.down;
+                continue;
+            }
+            let choice = self.routes.choices[(switch.offset + target.column) as usize];
+            if choice.count == 0 {
+                return Time::NEVER;
+            }
+            link = self.routes.hops[choice.first as usize];
+        }
+    }
+
+    /// Totals.
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The longest backlog that any switch queue has had, bytes.
+    pub fn max_queue(&self) -> u64 {
+        let bytes =
+            |row: usize, port: &Port| self.cables[row / 2].rate.bytes_in(Time(port.max_backlog)).0;
+        self.ports
+            .iter()
+            .enumerate()
+            .map(|(row, port)| bytes(row, port))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Bytes that `link` has carried, gaps included.
+    pub fn link_bytes(&self, link: u32) -> u64 {
+        self.ports[link as usize].tx_bytes
+    }
+
+    #[inline]
+    fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
+        let link = packet.link as usize;
+        match self.ports[link].transmit(&mut self.sides, now, packet) {
+            Ok(arrival) => {
+                self.counters.link_hops += 1;
+                let data = packet.class == Class::Data;
+                self.counters.data_link_hops += u64::from(data);
+                if self.loss.threshold > 0
+                    && (first || !self.loss.on_hosts_only)
+                    && (data || !self.loss.data_only)
+                    && draw(&mut self.sides[link].loss, self.loss.threshold)
+                {
+                    return self.drop(Drop::Loss);
+                }
+                Step::Arrives(arrival)
+            }
+            Err(Refusal::Full) => self.drop(Drop::Queue),
+            Err(Refusal::Down) => self.drop(Drop::LinkDown),
+        }
+    }
+
+    #[cold]
+    fn drop(&mut self, cause: Drop) -> Step {
+        match cause {
+            Drop::Loss => self.counters.lost += 1,
+            Drop::Queue => self.counters.queue += 1,
+            Drop::LinkDown => self.counters.link_down += 1,
+            Drop::NoRoute => self.counters.no_route += 1,
+        }
+        Step::Dropped(cause)
+    }
+
+    /// A packet was on a link when that went down.
+    pub fn drop_on_dead_link(&mut self) {
+        self.drop(Drop::LinkDown);
+    }
+
+    /// Takes `target` down or up. Packets on links that are down now are lost: the driver finds
+    /// them with [`Fabric::is_up`]. Routes follow after the answered delay, by [`Fabric::reroute`].
+    pub fn set(&mut self, target: Target, up: bool) -> Time {
+        let (list, number) = match target {
+            Target::Link(row) => (&mut self.down.cables, row),
+            Target::Switch(number) => (&mut self.down.switches, number),
+            Target::Plane(plane) => (&mut self.down.planes, plane),
+        };
+        list.retain(|&n| n != number);
+        if !up {
+            list.push(number);
+        }
+        for link in 0..self.ports.len() {
+            let up = self.should_be_up(link);
+            self.ports[link].set_up(&mut self.sides[link], up);
+        }
+        self.rebuild();
+        self.reroute_delay
+    }
+
+    /// All switches know the present state of all links.
+    pub fn reroute(&mut self) {
+        for index in 0..self.edges.len() {
+            self.edges[index].known_up = self.is_up(self.edges[index].link);
+        }
+        self.rebuild();
+    }
+
+    /// Whether a link is up.
+    pub fn is_up(&self, link: u32) -> bool {
+        self.sides[link as usize].up
+    }
+
+    fn rebuild(&mut self) {
+        for index in 0..self.edges.len() {
+            self.edges[index].up = self.is_up(self.edges[index].link);
+        }
+        self.routes = Routes::build(&self.shapes, &self.offsets, &self.edges);
+    }
+
+    fn should_be_up(&self, link: usize) -> bool {
+        let cable = &self.cables[link / 2];
+        let alive = |node: u32| {
+            node < self.hosts || {
+                let switch = node - self.hosts;
+                !self.down.switches.contains(&switch)
+                    && !self.down.planes.contains(&self.planes[switch as usize])
+            }
+        };
+        !self.down.cables.contains(&(link as u32 / 2)) && alive(cable.a) && alive(cable.b)
+    }
+}
+
+/// The port of `count` that `switch` chooses for `packet`.
+#[inline]
+fn ecmp(kind: Ecmp, switch: &SwitchState, packet: &Envelope, count: u32) -> u32 {
+    let addresses = (packet.hash ^ switch.seed).wrapping_mul(0x85eb_ca6b);
+    let addresses = (addresses ^ (addresses >> 15)).wrapping_mul(0x2c1b_3c6d) >> 8;
+    let port = u32::from(packet.entropy);
+    let value = match kind {
+        Ecmp::Linear => addresses + (port >> switch.stride_shift),
+        Ecmp::Mixed => {
+            let h = (addresses ^ port.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35);
+            (h ^ (h >> 15)).wrapping_mul(0x27d4_eb2f) >> 8
+        }
+    };
+    if count.is_power_of_two() {
+        value & (count - 1)
+    } else {
+        value % count
+    }
+}

@@ -1,0 +1,18 @@
+//! A multiplane Ethernet fabric: switches with byte-bounded output queues, ECN marking and ECMP
+//! (all that F9 asks of it), lossy links, and links, switches and planes that fail and return.
+//!
+//! The fabric reads envelopes only; it never sees a transport. It keeps no clock and no event
+//! queue: [`Fabric::inject`] and [`Fabric::forward`] answer when a packet reaches the far end of the
+//! next link, or why it never will, and the driver remembers. A port is a time until which it is
+//! busy: with one FIFO class that is exactly an output queue, at one event a hop.
+
+mod build;
+mod fabric;
+mod loss;
+mod port;
+mod routing;
+mod spec;
+
+pub use fabric::{Counters, Drop, End, Fabric, Step};
+pub use loss::threshold as probability;
+pub use spec::{Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Target};

@@ -1,0 +1,232 @@
+//! An output port and the link behind it.
+
+use metaroce_wire::{Class, Ecn, Envelope, Time};
+use rand_pcg::Pcg32;
+
+use crate::loss::draw;
+use crate::spec::Cable;
+
+/// The part of a directed link that every packet touches: one cache line. Queue bounds are kept
+/// as times to drain, so that the hop path does not divide.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Port {
+    /// When the last bit of what is queued will have left.
+    pub busy_until: u64,
+    limit: u64,
+    kmin: u64,
+    kmax: u64,
+    delay: u64,
+    pub max_backlog: u64,
+    pub tx_bytes: u64,
+    /// 0 where no whole number of picoseconds describes a byte.
+    ps_per_byte: u32,
+    pub tx_packets: u32,
+}
+
+/// The rarely touched part.
+#[derive(Clone, Debug)]
+pub(crate) struct PortSide {
+    pub loss: Pcg32,
+    ecn: Pcg32,
+    pmax: u32,
+    pub up: bool,
+    configured_limit: u64,
+    /// Serialisation where no whole number of picoseconds describes a byte: the rate, and what
+    /// earlier packets left over, in picoseconds × rate.
+    rate: u64,
+    carry: u64,
+}
+
+/// Why a port did not take a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Full,
+    Down,
+}
+
+const BIT_PS: u64 = 8 * metaroce_wire::units::PS_PER_S;
+
+impl Port {
+    /// The output port at a switch or, with `pulled`, at a host, where nothing ever queues.
+    pub(crate) fn new(cable: &Cable, pulled: bool) -> Port {
+        let drain = |bytes: u64| {
+            u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(cable.rate.0))
+        };
+        let drain = |bytes| drain(bytes).unwrap_or(u64::MAX);
+        let marking = !pulled && cable.kmax.0 > 0;
+        Port {
+            busy_until: 0,
+            limit: if pulled {
+                u64::MAX
+            } else {
+                drain(cable.queue.0)
+            },
+            kmin: if marking {
+                drain(cable.kmin.0)
+            } else {
+                u64::MAX
+            },
+            kmax: if marking {
+                drain(cable.kmax.0)
+            } else {
+                u64::MAX
+            },
+            delay: cable.delay.0,
+            max_backlog: 0,
+            tx_bytes: 0,
+            ps_per_byte: if BIT_PS.is_multiple_of(cable.rate.0) {
+                (BIT_PS / cable.rate.0) as u32
+            } else {
+                0
+            },
+            tx_packets: 0,
+        }
+    }
+
+    pub(crate) fn side(&self, cable: &Cable, loss: Pcg32, ecn: Pcg32) -> PortSide {
+        PortSide {
+            loss,
+            ecn,
+            pmax: cable.pmax,
+            up: true,
+            configured_limit: self.limit,
+            rate: cable.rate.0,
+            carry: 0,
+        }
+    }
+
+    /// Queues a packet; answers when its last bit reaches the far end.
+    #[inline]
+    pub(crate) fn transmit(
+        &mut self,
+        side: &mut [PortSide],
+        now: Time,
+        packet: &mut Envelope,
+    ) -> Result<Time, Refusal> {
+        let backlog = self.busy_until.saturating_sub(now.0);
+        let mut serialisation = u64::from(packet.len) * u64::from(self.ps_per_byte);
+        let link = packet.link as usize;
+        if self.ps_per_byte == 0 {
+            serialisation = side[link].exact(packet.len);
+        }
+        if backlog > self.kmin && packet.class == Class::Data {
+            self.mark(&mut side[link], backlog, packet);
+        }
+        let full = backlog.saturating_add(serialisation) > self.limit;
+        if full && side[link].up {
+            return Err(Refusal::Full);
+        }
+        if backlog > self.max_backlog {
+            self.max_backlog = backlog;
+        }
+        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.tx_bytes += u64::from(packet.len);
+        self.tx_packets = self.tx_packets.wrapping_add(1);
+        // A link that is down swallows what its transmitter still sends.
+        if full {
+            Err(Refusal::Down)
+        } else {
+            Ok(Time(self.busy_until + self.delay))
+        }
+    }
+
+    /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
+    #[cold]
+    fn mark(&self, side: &mut PortSide, backlog: u64, packet: &mut Envelope) {
+        let marked = backlog >= self.kmax || {
+            let share = u128::from(backlog - self.kmin) * u128::from(side.pmax);
+            draw(
+                &mut side.ecn,
+                (share / u128::from((self.kmax - self.kmin).max(1))) as u32,
+            )
+        };
+        if marked {
+            packet.ecn = Ecn::Ce;
+        }
+    }
+
+    /// Takes the link down or up. A link that is down has no room for anything.
+    pub(crate) fn set_up(&mut self, side: &mut PortSide, up: bool) {
+        side.up = up;
+        self.limit = if up { side.configured_limit } else { 0 };
+    }
+}
+
+impl PortSide {
+    /// Serialisation time of `len` bytes; the part below a picosecond is carried, so nothing drifts.
+    #[cold]
+    fn exact(&mut self, len: u32) -> u64 {
+        let product = u128::from(len) * u128::from(BIT_PS) + u128::from(self.carry);
+        self.carry = (product % u128::from(self.rate)) as u64;
+        (product / u128::from(self.rate)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metaroce_wire::{Bytes, HostId, PlaneId, Rate};
+
+    use super::*;
+    use crate::loss::{ECN, LOSS, stream};
+
+    fn port(rate: u64) -> (Port, Vec<PortSide>) {
+        let (rate, delay) = (Rate(rate), Time(1000));
+        let cable = Cable {
+            a: 0,
+            b: 1,
+            rate,
+            delay,
+            queue: Bytes(10_000),
+            kmin: Bytes(2000),
+            kmax: Bytes(4000),
+            pmax: 0,
+        };
+        let port = Port::new(&cable, false);
+        let side = port.side(&cable, stream(1, 0, LOSS), stream(1, 0, ECN));
+        (port, vec![side])
+    }
+
+    fn packet(len: u32) -> Envelope {
+        let (entropy, hash, link) = (0, 0, 0);
+        let (src, dst, plane, ecn, class) =
+            (HostId(0), HostId(1), PlaneId(0), Ecn::Ect0, Class::Data);
+        Envelope {
+            src,
+            dst,
+            hash,
+            len,
+            link,
+            entropy,
+            plane,
+            ecn,
+            class,
+        }
+    }
+
+    #[test]
+    fn fractional_rates_do_not_drift() {
+        let (mut port, mut side) = port(30_000_000_000);
+        let mut last = Time::ZERO;
+        for _ in 0..3000 {
+            last = port
+                .transmit(&mut side, last, &mut packet(1))
+                .expect("an empty queue has room");
+            last = Time(last.0 - 1000);
+        }
+        assert_eq!(last, Time(800_000), "3000 bytes at 30 Gbit/s");
+    }
+
+    #[test]
+    fn the_byte_bound_holds_and_marks_come_above_kmax() {
+        let (mut port, mut side) = port(8_000_000_000);
+        let mut outcome = Vec::new();
+        for _ in 0..12 {
+            let mut p = packet(1000);
+            let sent = port.transmit(&mut side, Time::ZERO, &mut p);
+            outcome.push((sent.is_ok(), p.ecn == Ecn::Ce));
+        }
+        let expected: Vec<_> = (0..12).map(|queued| (queued < 10, queued >= 4)).collect();
+        assert_eq!(outcome, expected);
+    }
+}

@@ -1,0 +1,156 @@
+//! What a fabric is made of, as given by the user, with the defaults of its settings.
+
+use metaroce_wire::{Bytes, Rate, Time};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A fabric before it is built. Hosts are nodes `0..hosts`, switch i is node `hosts + i`.
+#[derive(Clone, Debug)]
+pub struct FabricSpec {
+    /// Hosts, each with one cable into every plane.
+    pub hosts: u32,
+    /// Planes.
+    pub planes: u32,
+    /// All switches.
+    pub switches: Vec<Switch>,
+    /// All cables; each carries both directions.
+    pub cables: Vec<Cable>,
+    /// How switches spread flows.
+    pub ecmp: Ecmp,
+    /// From a change until every switch of the plane has learnt of it. Ours.
+    pub reroute_delay: Time,
+    /// Random loss.
+    pub loss: LossConfig,
+    /// Seed of all streams of random numbers.
+    pub seed: u64,
+}
+
+/// A switch.
+#[derive(Clone, Copy, Debug)]
+pub struct Switch {
+    /// Its plane.
+    pub plane: u32,
+    /// 1 = leaf, 2 = spine or aggregation, 3 = core.
+    pub tier: u32,
+}
+
+/// A cable between two nodes, and the output queues at its two ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Cable {
+    /// One end.
+    pub a: u32,
+    /// Other end.
+    pub b: u32,
+    /// Rate of each direction.
+    pub rate: Rate,
+    /// Propagation.
+    pub delay: Time,
+    /// Bound of an output queue at a switch, the packet in service included.
+    pub queue: Bytes,
+    /// RED marking starts above this backlog; 0 with `kmax` 0 = no marking.
+    pub kmin: Bytes,
+    /// Everything is marked above this backlog.
+    pub kmax: Bytes,
+    /// Marking probability just below `kmax`, in 2⁻³².
+    pub pmax: u32,
+}
+
+/// How the UDP source port enters a switch's ECMP choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ecmp {
+    /// Seeded hash of the addresses plus the port: consecutive ports take consecutive links, as
+    /// with the CRC and XOR hashes of switch silicon, which are linear in the port. Each tier reads
+    /// its own bits of the port, as operators set them against polarisation.
+    #[default]
+    Linear,
+    /// Seeded hash of addresses and port together: ports fall on links at random.
+    Mixed,
+}
+
+/// What one draw of the loss decides about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LossPer {
+    /// One draw a packet, end to end (on its first link).
+    #[default]
+    Packet,
+    /// One draw for each link that the packet crosses.
+    Link,
+}
+
+/// Which packets can be lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossOn {
+    /// All of them.
+    #[default]
+    DataAndAck,
+    /// Data packets only.
+    Data,
+}
+
+/// Bernoulli loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LossConfig {
+    /// Probability of a draw, in [0, 1).
+    pub probability: f64,
+    /// What a draw is made for.
+    pub per: LossPer,
+    /// What can be lost.
+    pub on: LossOn,
+}
+
+/// What a fault takes down or brings up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A cable, by its row.
+    Link(u32),
+    /// A switch, by its number.
+    Switch(u32),
+    /// All cables of a plane.
+    Plane(u32),
+}
+
+/// Why a fabric cannot be built. Each names field, value and what is allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SpecError {
+    /// A number out of range.
+    #[error("{field}: {value} is not allowed; allowed: {allowed}")]
+    Range {
+        /// Where.
+        field: String,
+        /// What stands there.
+        value: String,
+        /// What may.
+        allowed: String,
+    },
+    /// Two hosts without a route.
+    #[error(
+        "fabric.links: hosts {a} and {b} are not connected in plane {plane}; allowed: a route for every pair in every plane"
+    )]
+    Disconnected {
+        /// Plane.
+        plane: u32,
+        /// A host.
+        a: u32,
+        /// Another.
+        b: u32,
+    },
+}
+
+impl SpecError {
+    /// A value that is out of range.
+    pub fn range(
+        field: impl Into<String>,
+        value: impl ToString,
+        allowed: impl Into<String>,
+    ) -> SpecError {
+        SpecError::Range {
+            field: field.into(),
+            value: value.to_string(),
+            allowed: allowed.into(),
+        }
+    }
+}

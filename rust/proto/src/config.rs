@@ -1,0 +1,174 @@
+//! Every default of both transports, with unit and source; they live here and nowhere else.
+//! "ours" marks what no public text gives.
+
+use metaroce_wire::{HostId, Rate, Time};
+use serde::{Deserialize, Serialize};
+
+/// What an endpoint is told of its place in the world: a NIC knows its ports, and is configured
+/// with a base round trip time as NICs of this class are.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// This host.
+    pub host: HostId,
+    /// Rate of the port into each plane.
+    pub ports: Vec<Rate>,
+    /// Round trip of a full packet and its acknowledgement on an idle fabric, longest pair.
+    pub base_rtt: Time,
+    /// Number of distinct routes between far hosts in a plane, at most 64.
+    pub routes: u32,
+}
+
+/// Which transport, and how it is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum TransportConfig {
+    /// The MetaRoCE-style transport.
+    MetaRoce(MetaRoceConfig),
+    /// RoCEv2 RC with go-back-N and DCQCN, on a lossy class.
+    RoceV2(RoceConfig),
+}
+
+impl TransportConfig {
+    /// Payload bytes of a full packet.
+    pub const fn mtu(&self) -> u32 {
+        match self {
+            TransportConfig::MetaRoce(config) => config.mtu,
+            TransportConfig::RoceV2(config) => config.mtu,
+        }
+    }
+}
+
+/// Settings of the MetaRoCE-style transport.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetaRoceConfig {
+    /// Payload bytes of a full packet. 4096: the usual RoCE MTU.
+    pub mtu: u32,
+    /// Paths of a connection in each plane; 0 = one for each distinct route, at most 64. Ours:
+    /// fewer paths than routes leave links idle (measured on permutations).
+    pub paths_per_plane: u32,
+    /// Unsolicited start window of a connection, percent of its bandwidth-delay product. Ours:
+    /// small, since N senders × this is what an incast receives before the first hint.
+    pub start_window_percent: u32,
+    /// Cap of the connection window, percent of the bandwidth-delay product. Ours: below 200 a
+    /// full-load permutation loses throughput.
+    pub window_cap_percent: u32,
+    /// Receiver hints in acknowledgements (F8); off leaves ECN alone.
+    pub hints: bool,
+    /// Window that a hint grants, percent of (hinted rate × base round trip). Ours: above 100, so
+    /// that queueing delay and lost acknowledgements do not idle the granted share.
+    pub hint_window_percent: u32,
+    /// Share of the inbound rate that hints deal out, percent (ours).
+    pub hint_target_percent: u32,
+    /// A hint older than this many base round trips has no effect (ours).
+    pub hint_life_rtts: u32,
+    /// Gain of the per-path ECN estimate, as a right shift: 4 = 1/16 (DCTCP, RFC 8257).
+    pub ecn_gain_shift: u32,
+    /// Growth of a path window without marks, percent of an MTU per round trip (ours: 25).
+    pub growth_percent: u32,
+    /// Time-based tail detection waits srtt + this × rttvar + `tail_slack_ps` (ours).
+    pub tail_var_multiple: u32,
+    /// Constant part of the tail detection, picoseconds (ours: 2 us).
+    pub tail_slack_ps: u64,
+    /// Expiries in a row, on one path while others progress, after which it is down (ours: 3).
+    pub down_after: u32,
+    /// Interval between probes of a path that is down, picoseconds (ours: 100 us).
+    pub probe_interval_ps: u64,
+    /// A connection without any progress for this long fails, picoseconds (ours: 2 s).
+    pub dead_after_ps: u64,
+}
+
+impl Default for MetaRoceConfig {
+    fn default() -> Self {
+        MetaRoceConfig {
+            mtu: 4096,
+            paths_per_plane: 0,
+            start_window_percent: 10,
+            window_cap_percent: 200,
+            hints: true,
+            hint_window_percent: 200,
+            hint_target_percent: 100,
+            hint_life_rtts: 8,
+            ecn_gain_shift: 4,
+            growth_percent: 25,
+            tail_var_multiple: 4,
+            tail_slack_ps: 2_000_000,
+            down_after: 3,
+            probe_interval_ps: 100_000_000,
+            dead_after_ps: 2_000_000_000_000,
+        }
+    }
+}
+
+/// How a RoCEv2 requester decides that an acknowledgement will not come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RoceTimer {
+    /// 4.096 us × 2^`timeout_exponent`, always (IBTA local ACK timeout).
+    Fixed,
+    /// Adaptive retransmission: a ladder of 2, 4, 8, 16 ms, back to the first step on progress
+    /// (reported by users of ConnectX-5, linux-rdma/perftest issue 251).
+    Adaptive,
+}
+
+/// DCQCN parameter set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DcqcnPreset {
+    /// As in the SIGCOMM 2015 paper: g 1/256, alpha timer 55 us, increase timer 55 us or 10 MB,
+    /// 5 stages, 40/400 Mbit/s at 40 Gbit/s (scaled with the rate), at most one cut in 50 us.
+    Paper,
+    /// As NIC defaults (vendor page, mlxconfig): g 1/205, alpha timer 1 us, increase timer
+    /// 300 us or 32767 × 64 B, 1 stage, 5/50 Mbit/s, at most one cut in 4 us.
+    Nic,
+    /// No rate control.
+    Off,
+}
+
+/// Settings of the RoCEv2 baseline.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RoceConfig {
+    /// Payload bytes of a full packet.
+    pub mtu: u32,
+    /// Timer setting; each result names it.
+    pub timer: RoceTimer,
+    /// t of the fixed timer, 4.096 us × 2^t. 14 = 67 ms: the verbs default.
+    pub timeout_exponent: u32,
+    /// First step of the adaptive ladder, picoseconds, doubled up to 8 ×: 2 ms.
+    pub adaptive_base_ps: u64,
+    /// Expiries in a row without progress before the QP fails: 7, the 3-bit maximum.
+    pub retry_count: u32,
+    /// QPs of a peer pair in each plane; messages are split over all of them as collective
+    /// libraries do. 4 × 4 planes = 16, the split that Meta reported in 2024.
+    pub qps_per_plane: u32,
+    /// Smallest piece that a message is split into, bytes (ours).
+    pub split_bytes: u64,
+    /// In-order packets that one ACK may cover (ours: 8).
+    pub ack_every: u32,
+    /// Bytes that a QP may have unacknowledged, percent of its port's bandwidth-delay product; 0 =
+    /// no limit. NICs have such a transmit window for lossy fabrics; its size is ours.
+    pub window_percent: u32,
+    /// Rate control.
+    pub dcqcn: DcqcnPreset,
+    /// Wait of a requester after an RNR NAK, picoseconds (IBTA table, 0.01 ms step).
+    pub rnr_delay_ps: u64,
+}
+
+impl Default for RoceConfig {
+    fn default() -> Self {
+        RoceConfig {
+            mtu: 4096,
+            timer: RoceTimer::Adaptive,
+            timeout_exponent: 14,
+            adaptive_base_ps: 2_000_000_000,
+            retry_count: 7,
+            qps_per_plane: 4,
+            split_bytes: 16_384,
+            ack_every: 8,
+            window_percent: 200,
+            dcqcn: DcqcnPreset::Nic,
+            rnr_delay_ps: 10_000_000,
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The endpoint of one host: verbs above, packets below. It checks what users post, owns the
+//! registered regions, and hands the rest to its transport.
+
+use metaroce_wire::{ConnId, HostId, Packet, PlaneId, Rkey, Time};
+
+use crate::config::{Environment, TransportConfig};
+use crate::counters::Counters;
+use crate::transport::{AnyTransport, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
+use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+
+/// One host's end of all its connections. The crate documentation gives the driving contract.
+#[derive(Debug)]
+pub struct Endpoint {
+    regions: Regions,
+    connections: u32,
+    transport: AnyTransport,
+}
+
+impl Endpoint {
+    /// An endpoint without connections or memory.
+    pub fn new(config: &TransportConfig, environment: Environment) -> Endpoint {
+        let transport = match config {
+            TransportConfig::MetaRoce(config) => {
+                AnyTransport::MetaRoce(Box::new(MetaRoce::new(config, environment)))
+            }
+            TransportConfig::RoceV2(config) => {
+                AnyTransport::RoceV2(Box::new(RoceV2::new(config, environment)))
+            }
+        };
+        Endpoint {
+            regions: Regions::default(),
+            connections: 0,
+            transport,
+        }
+    }
+
+    /// Registers `[offset, offset + len)` of this host's memory for local use and for the peers.
+    pub fn register(&mut self, offset: u64, len: u64) -> Rkey {
+        self.regions.register(offset, len)
+    }
+
+    /// Opens this side of a connection to `peer`.
+    pub fn connect(&mut self, peer: HostId) -> ConnId {
+        self.connections += 1;
+        each!(&mut self.transport, t => t.connect(peer))
+    }
+
+    /// Tells this side how the peer numbers the connection. Connection set-up itself is not
+    /// modelled: both sides know each other before the first packet.
+    pub fn bind(&mut self, connection: ConnId, remote: ConnId) {
+        each!(&mut self.transport, t => t.bind(connection, remote));
+    }
+
+    /// Posts a Write or Send.
+    ///
+    /// # Errors
+    /// [`PostError`] for an unknown or failed connection, an empty message, or an unregistered source.
+    pub fn post(
+        &mut self,
+        now: Time,
+        connection: ConnId,
+        request: WorkRequest,
+    ) -> Result<(), PostError> {
+        self.check(connection, request.local, request.len)?;
+        each!(&mut self.transport, t => t.post(now, connection, request))
+    }
+
+    /// Posts a receive for the next Send of its stream that has none.
+    ///
+    /// # Errors
+    /// As for [`Endpoint::post`].
+    pub fn post_receive(
+        &mut self,
+        connection: ConnId,
+        request: ReceiveRequest,
+    ) -> Result<(), PostError> {
+        self.check(connection, request.local, request.len)?;
+        each!(&mut self.transport, t => t.post_receive(connection, request));
+        Ok(())
+    }
+
+    /// A packet for this host has arrived. The answer says what to copy into its memory.
+    pub fn handle_packet(&mut self, now: Time, packet: &Packet) -> Option<Placement> {
+        each!(&mut self.transport, t => t.handle_packet(now, packet, &self.regions))
+    }
+
+    /// The instant of [`Endpoint::poll_timeout`] has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        each!(&mut self.transport, t => t.handle_timeout(now));
+    }
+
+    /// Port `plane` is free: the packet it is to send now, if any.
+    pub fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
+        each!(&mut self.transport, t => t.poll_transmit(now, plane))
+    }
+
+    /// When [`Endpoint::handle_timeout`] is due; [`Time::NEVER`] if nothing is waited for.
+    pub fn poll_timeout(&self) -> Time {
+        each!(&self.transport, t => t.poll_timeout())
+    }
+
+    /// The next completion.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        each!(&mut self.transport, t => t.poll_completion())
+    }
+
+    /// Bit p is set if port p may have something to send.
+    pub fn ports_ready(&self) -> u32 {
+        each!(&self.transport, t => t.ports_ready())
+    }
+
+    /// Totals since the start.
+    pub fn counters(&self) -> &Counters {
+        each!(&self.transport, t => t.counters())
+    }
+
+    /// Connections with unfinished requests, and why.
+    pub fn stuck(&self) -> Vec<Stuck> {
+        each!(&self.transport, t => t.stuck())
+    }
+
+    /// Hints the processor at the state that a packet for `connection` will touch.
+    pub fn prefetch(&self, connection: ConnId) {
+        each!(&self.transport, t => t.prefetch(connection));
+    }
+
+    fn check(&self, connection: ConnId, offset: u64, len: u64) -> Result<(), PostError> {
+        if connection.0 >= self.connections {
+            return Err(PostError::UnknownConnection(connection.0));
+        }
+        if len == 0 {
+            return Err(PostError::Empty);
+        }
+        if !self.regions.covers(offset, len) {
+            return Err(PostError::LocalRange {
+                offset,
+                len,
+                registered: self.regions.registered(),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Receiver rate hints (F8): the share of this host's inbound bandwidth granted to each sender.
+//!
+//! That every acknowledgement carries such a share is public; how it is computed is *ours*: max-min
+//! water-filling over the senders that are active, each capped by the backlog it advertises, and
+//! what nobody asked for dealt out evenly on top, so that a sender with little to send never holds
+//! bandwidth idle. The shares granted at one time never add up to more than the target.
+
+use metaroce_wire::{Bytes, Rate, RateHint, Time};
+
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    last_seen: Time,
+    /// Backlog it advertised last, bytes.
+    demand: u32,
+    /// Position in `active`, or `IDLE`.
+    position: u32,
+    hint: RateHint,
+}
+
+const IDLE: u32 = u32::MAX;
+
+/// Shares of one receiver.
+#[derive(Debug)]
+pub struct FairShare {
+    capacity: Rate,
+    round: Time,
+    round_end: Time,
+    dirty: bool,
+    senders: Vec<Sender>,
+    active: Vec<u32>,
+    /// Reused by the water-filling: (cap, sender).
+    caps: Vec<(u64, u32)>,
+}
+
+impl FairShare {
+    /// Deals out `capacity`, anew each `round` and whenever a sender comes or goes.
+    pub fn new(capacity: Rate, round: Time) -> FairShare {
+        FairShare {
+            capacity,
+            round,
+            round_end: Time::ZERO,
+            dirty: false,
+            senders: Vec::new(),
+            active: Vec::new(),
+            caps: Vec::new(),
+        }
+    }
+
+    /// Makes room for one more sender; senders are numbered as connections.
+    pub fn add_sender(&mut self) {
+        self.senders.push(Sender {
+            last_seen: Time::ZERO,
+            demand: 0,
+            position: IDLE,
+            hint: RateHint::NONE,
+        });
+    }
+
+    /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
+    #[inline]
+    pub fn on_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
+        let state = &mut self.senders[sender];
+        state.last_seen = now;
+        state.demand = demand;
+        if demand > 0 && state.position == IDLE {
+            state.position = self.active.len() as u32;
+            self.active.push(sender as u32);
+            self.dirty = true;
+        } else if demand == 0 && state.position != IDLE {
+            self.remove(sender);
+        }
+        if self.dirty || now >= self.round_end {
+            self.deal(now);
+        }
+        let state = &self.senders[sender];
+        if state.position == IDLE {
+            // What it would get if it joined.
+            return RateHint::encode(Rate(self.capacity.0 / (self.active.len() as u64 + 1)));
+        }
+        state.hint
+    }
+
+    fn remove(&mut self, sender: usize) {
+        let position = self.senders[sender].position as usize;
+        self.active.swap_remove(position);
+        if let Some(&moved) = self.active.get(position) {
+            self.senders[moved as usize].position = position as u32;
+        }
+        self.senders[sender].position = IDLE;
+        self.dirty = true;
+    }
+
+    fn deal(&mut self, now: Time) {
+        self.dirty = false;
+        self.round_end = now + self.round;
+        let silence = Time(2 * self.round.0);
+        for position in (0..self.active.len()).rev() {
+            let sender = self.active[position] as usize;
+            if now.since(self.senders[sender].last_seen) > silence {
+                self.remove(sender);
+            }
+        }
+        self.dirty = false;
+        if self.active.is_empty() {
+            return;
+        }
+        // A backlog is worth the rate that drains it in one round.
+        let fair = self.capacity.0 / self.active.len() as u64;
+        let enough =
+            u64::from(u32::try_from(Rate(fair).bytes_in(self.round).0).unwrap_or(u32::MAX));
+        if self
+            .active
+            .iter()
+            .all(|&s| u64::from(self.senders[s as usize].demand) >= enough)
+        {
+            let hint = RateHint::encode(Rate(fair));
+            for &sender in &self.active {
+                self.senders[sender as usize].hint = hint;
+            }
+            return;
+        }
+        self.fill();
+    }
+
+    /// Water-filling: grants caps in rising order until the rest can only share evenly.
+    fn fill(&mut self) {
+        self.caps.clear();
+        for &sender in &self.active {
+            let demand = Bytes(u64::from(self.senders[sender as usize].demand));
+            let ps = u128::from(self.round.0.max(1));
+            let cap = u128::from(demand.0) * 8 * u128::from(metaroce_wire::units::PS_PER_S) / ps;
+            self.caps
+                .push((u64::try_from(cap).unwrap_or(u64::MAX), sender));
+        }
+        self.caps.sort_unstable();
+        let (mut left, mut waiting) = (self.capacity.0, self.caps.len() as u64);
+        for (cap, _) in &mut self.caps {
+            *cap = (*cap).min(left / waiting);
+            left -= *cap;
+            waiting -= 1;
+        }
+        let spare = left / self.caps.len() as u64;
+        for &(granted, sender) in &self.caps {
+            self.senders[sender as usize].hint = RateHint::encode(Rate(granted + spare));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const CAPACITY: Rate = Rate::from_gbps(800);
+    const ROUND: Time = Time::from_us(5);
+
+    fn shares(demands: &[u32]) -> Vec<u64> {
+        let mut share = FairShare::new(CAPACITY, ROUND);
+        demands.iter().for_each(|_| share.add_sender());
+        for (sender, &demand) in demands.iter().enumerate() {
+            share.on_data(Time(1), sender, demand);
+        }
+        (0..demands.len())
+            .map(|s| {
+                share
+                    .on_data(Time(2), s, demands[s])
+                    .decode()
+                    .map_or(0, |r| r.0)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_lone_sender_gets_all_whatever_its_backlog() {
+        for demand in [1, 5_000, u32::MAX] {
+            assert!(shares(&[demand])[0] > CAPACITY.0 / 100 * 99);
+        }
+    }
+
+    #[test]
+    fn what_a_small_backlog_leaves_goes_to_the_others() {
+        let got = shares(&[4096, u32::MAX, u32::MAX, u32::MAX]);
+        assert!(got[1] > CAPACITY.0 / 4 && got[1] == got[2], "{got:?}");
+        assert!(got[0] > 0);
+    }
+
+    proptest! {
+        #[test]
+        fn shares_never_exceed_the_capacity_and_nobody_starves(demands in prop::collection::vec(1u32.., 1..80)) {
+            let got = shares(&demands);
+            prop_assert!(got.iter().sum::<u64>() <= CAPACITY.0);
+            prop_assert!(got.iter().all(|&r| r > 0));
+        }
+    }
+}

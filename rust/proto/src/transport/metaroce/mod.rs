@@ -1,0 +1,348 @@
+//! The MetaRoCE-style transport: packets sprayed over paths, placed on arrival, acknowledged per
+//! path, resent on the path that lost them, under a window per path and one per connection.
+//!
+//! Follows F1–F8 and F10 of the public article. [`sender`] pulls packets, takes acknowledgements
+//! and runs the timers; this file holds the state, the receiver's side and the [`Transport`] face.
+
+mod connection;
+mod flight;
+mod hint;
+mod ledger;
+mod path;
+mod sender;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use metaroce_wire::{
+    Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId,
+    Rate, RateHint, Time, lengths,
+};
+
+use self::connection::{Connection, MAX_PLANES, Shape};
+use self::flight::Flight;
+use self::hint::FairShare;
+use super::{Stuck, Transport};
+use crate::config::{Environment, MetaRoceConfig};
+use crate::counters::Counters;
+use crate::inbox::Placed;
+use crate::verbs::{
+    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
+    WorkRequest,
+};
+
+/// State of one endpoint.
+#[derive(Debug)]
+pub struct MetaRoce {
+    config: MetaRoceConfig,
+    shape: Shape,
+    /// Bandwidth-delay products, bytes: of all planes, and of one path's share at most.
+    window_cap: u64,
+    max_path_window: u32,
+    connections: Vec<Connection>,
+    flight: Flight,
+    shares: FairShare,
+    /// Connections with something to send, by plane.
+    ready: Vec<VecDeque<u32>>,
+    /// Acknowledgements and probes, by plane: they leave before data.
+    control: Vec<VecDeque<Packet>>,
+    ports_ready: u32,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    completions: VecDeque<Completion>,
+    counters: Counters,
+}
+
+impl MetaRoce {
+    /// An endpoint at the place that `environment` describes.
+    pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
+        let planes = environment.ports.len().min(MAX_PLANES);
+        let paths_per_plane = match config.paths_per_plane {
+            0 => environment.routes.clamp(1, 64),
+            n => n.min(64),
+        } as usize;
+        let total = Rate(environment.ports.iter().map(|r| r.0).sum());
+        let widest = environment.ports.iter().max().copied().unwrap_or_default();
+        let bdp = total.bytes_in(environment.base_rtt).0;
+        let plane_bdp = widest.bytes_in(environment.base_rtt).0;
+        let mtu = u64::from(config.mtu);
+        // 256 packets are what one SACK vector can describe.
+        let max_path_window = (2 * plane_bdp).clamp(4 * mtu, 256 * mtu) as u32;
+        let path_window = (2 * plane_bdp / paths_per_plane as u64)
+            .clamp(2 * mtu, u64::from(max_path_window)) as u32;
+        let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
+        let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
+        let shape = Shape {
+            host: environment.host,
+            mtu: config.mtu,
+            planes,
+            paths_per_plane,
+            base_rtt: environment.base_rtt,
+            path_window,
+            // Without hints nothing would ever raise a small start: ECN alone governs.
+            start_window: if config.hints { start } else { window_cap },
+        };
+        let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
+        MetaRoce {
+            shape,
+            window_cap,
+            max_path_window,
+            connections: Vec::new(),
+            flight: Flight::new(),
+            shares: FairShare::new(target, environment.base_rtt),
+            ready: vec![VecDeque::new(); planes],
+            control: vec![VecDeque::new(); planes],
+            ports_ready: 0,
+            timers: BinaryHeap::new(),
+            completions: VecDeque::new(),
+            counters: Counters::default(),
+            config: config.clone(),
+        }
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Time,
+        envelope: &Envelope,
+        data: &MrData,
+        regions: &Regions,
+    ) -> Option<Placement> {
+        let id = data.connection;
+        let connection = self.connections.get_mut(id.index())?;
+        let completions = &mut self.completions;
+        let done = |wr_id| {
+            completions.push_back(completion(
+                id,
+                wr_id,
+                CompletionKind::Received,
+                CompletionStatus::Success,
+            ))
+        };
+        let placed = connection.inbox.place(&data.segment, regions, done);
+        let placement = match placed {
+            Placed::Fresh(placement) => {
+                self.counters.placed += 1;
+                self.counters.placed_bytes += u64::from(placement.len);
+                Some(placement)
+            }
+            Placed::Duplicate => {
+                self.counters.duplicates += 1;
+                None
+            }
+            // Not acknowledged: the sender repairs it like a loss, until the receive is posted.
+            Placed::NotReady => {
+                self.counters.rnr += 1;
+                return None;
+            }
+            Placed::Refused => {
+                self.counters.refused += 1;
+                return None;
+            }
+        };
+        let marked = envelope.ecn == Ecn::Ce;
+        self.counters.marked += u64::from(marked);
+        let ledger = &mut connection.ledgers[data.path as usize];
+        if !ledger.note(data.epoch, data.pps, marked) {
+            return placement;
+        }
+        let hint = if self.config.hints {
+            self.shares.on_data(now, id.index(), data.demand)
+        } else {
+            RateHint::NONE
+        };
+        let ack = MrAck {
+            sack: ledger.sack(),
+            echo: data.sent_at,
+            connection: connection.remote,
+            max_pps: ledger.max(),
+            ce_count: ledger.ce(),
+            hint,
+            path: data.path,
+            epoch: data.epoch,
+        };
+        let len = lengths::mr_ack(ledger.words());
+        self.reply(envelope, len, Body::MrAck(ack));
+        self.counters.acks += 1;
+        placement
+    }
+
+    /// Queues a control packet back along the plane and entropy that `envelope` came by.
+    fn reply(&mut self, envelope: &Envelope, len: u32, body: Body) {
+        let back = Envelope {
+            src: envelope.dst,
+            dst: envelope.src,
+            hash: Envelope::address_hash(envelope.dst, envelope.src),
+            len,
+            link: 0,
+            entropy: envelope.entropy,
+            plane: envelope.plane,
+            ecn: Ecn::Ect0,
+            class: Class::Control,
+        };
+        self.control[envelope.plane.index()].push_back(Packet {
+            envelope: back,
+            body,
+        });
+        self.ports_ready |= 1 << envelope.plane.0;
+    }
+
+    /// Puts a connection into the ready queues of `planes`.
+    fn wake(&mut self, id: usize, planes: u8) {
+        let connection = &mut self.connections[id];
+        let mut new = planes & !connection.queued;
+        connection.queued |= new;
+        connection.blocked &= !planes;
+        self.ports_ready |= u32::from(new);
+        while new != 0 {
+            self.ready[new.trailing_zeros() as usize].push_back(id as u32);
+            new &= new - 1;
+        }
+    }
+
+    const fn all_planes(&self) -> u8 {
+        ((1u16 << self.shape.planes) - 1) as u8
+    }
+}
+
+const fn completion(
+    connection: ConnId,
+    wr_id: u32,
+    kind: CompletionKind,
+    status: CompletionStatus,
+) -> Completion {
+    Completion {
+        wr_id,
+        connection,
+        kind,
+        status,
+    }
+}
+
+impl Transport for MetaRoce {
+    fn connect(&mut self, peer: HostId) -> ConnId {
+        self.connections.push(Connection::new(&self.shape, peer));
+        self.shares.add_sender();
+        ConnId(self.connections.len() as u32 - 1)
+    }
+
+    fn bind(&mut self, connection: ConnId, remote: ConnId) {
+        self.connections[connection.index()].remote = remote;
+    }
+
+    fn post(
+        &mut self,
+        now: Time,
+        connection: ConnId,
+        request: WorkRequest,
+    ) -> Result<(), PostError> {
+        let state = &mut self.connections[connection.index()];
+        if state.failed {
+            return Err(PostError::Failed(connection.0));
+        }
+        if state.in_flight == 0 {
+            state.last_progress = now;
+        }
+        state.outbox.post(request);
+        let planes = self.all_planes();
+        self.wake(connection.index(), planes);
+        Ok(())
+    }
+
+    fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
+        self.connections[connection.index()].inbox.post(request);
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        regions: &Regions,
+    ) -> Option<Placement> {
+        match &packet.body {
+            Body::MrData(data) => return self.handle_data(now, &packet.envelope, data, regions),
+            Body::MrAck(ack) => self.handle_ack(now, ack),
+            Body::MrProbe(probe) => {
+                let remote = self.connections.get(probe.connection.index())?.remote;
+                let answer = MrProbe {
+                    connection: remote,
+                    ..*probe
+                };
+                self.reply(
+                    &packet.envelope,
+                    lengths::mr_probe(),
+                    Body::MrProbeReply(answer),
+                );
+            }
+            Body::MrProbeReply(probe) => self.handle_probe_reply(now, probe),
+            Body::RoceData(_) | Body::RoceAck(_) | Body::RoceCnp(_) => {}
+        }
+        None
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(&Reverse((due, id))) = self.timers.peek() {
+            if due > now {
+                break;
+            }
+            self.timers.pop();
+            // An entry that was overtaken by an earlier one stands for nothing.
+            if self.connections[id as usize].armed == due {
+                self.connections[id as usize].armed = Time::NEVER;
+                self.on_timer(now, id as usize);
+            }
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
+        if let Some(packet) = self.control[plane.index()].pop_front() {
+            return Some(packet);
+        }
+        while let Some(id) = self.ready[plane.index()].pop_front() {
+            if let Some(packet) = self.pull(now, id as usize, plane) {
+                self.ready[plane.index()].push_back(id);
+                return Some(packet);
+            }
+            self.connections[id as usize].queued &= !(1 << plane.0);
+        }
+        self.ports_ready &= !(1 << plane.0);
+        None
+    }
+
+    fn poll_timeout(&self) -> Time {
+        self.timers
+            .peek()
+            .map_or(Time::NEVER, |&Reverse((due, _))| due)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn ports_ready(&self) -> u32 {
+        self.ports_ready
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let open = |c: &Connection| {
+            let (stream, bytes_left) = c.abandoned.or_else(|| c.outbox.open_bytes())?;
+            Some(Stuck {
+                peer: c.peer,
+                stream,
+                bytes_left,
+                reason: c.explain(),
+            })
+        };
+        self.connections.iter().filter_map(open).collect()
+    }
+
+    fn prefetch(&self, _connection: ConnId) {}
+}
+
+/// Bytes of `rate` in `span`, times `percent`.
+fn scaled_bytes(rate: Rate, span: Time, percent: u32) -> u64 {
+    let Bytes(bytes) = rate.bytes_in(span);
+    bytes * u64::from(percent) / 100
+}

@@ -1,0 +1,84 @@
+//! The seam between an endpoint and its transport: a trait, and a closed enum over the
+//! transports so that the packet path has no virtual call.
+
+pub mod metaroce;
+pub mod rocev2;
+
+use metaroce_wire::{ConnId, HostId, Packet, PlaneId, StreamId, Time};
+
+use crate::counters::Counters;
+use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+
+/// A connection that has not finished what was posted, for reports on stalled runs.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// Peer of the connection.
+    pub peer: HostId,
+    /// Stream of the oldest unfinished message.
+    pub stream: StreamId,
+    /// Bytes not acknowledged.
+    pub bytes_left: u64,
+    /// What the transport knows about why.
+    pub reason: String,
+}
+
+/// What a transport does for the endpoint of one host. See [`crate::Endpoint`] for the contract;
+/// methods of the same name have the same meaning.
+pub trait Transport {
+    /// Opens this side of a connection.
+    fn connect(&mut self, peer: HostId) -> ConnId;
+    /// Tells this side how the peer numbers the connection.
+    fn bind(&mut self, connection: ConnId, remote: ConnId);
+    /// Takes a request that the endpoint has checked.
+    ///
+    /// # Errors
+    /// [`PostError::Failed`] if the connection has failed.
+    fn post(
+        &mut self,
+        now: Time,
+        connection: ConnId,
+        request: WorkRequest,
+    ) -> Result<(), PostError>;
+    /// Takes a receive that the endpoint has checked.
+    fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest);
+    /// A packet for this host has arrived.
+    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions)
+    -> Option<Placement>;
+    /// `poll_timeout` is due.
+    fn handle_timeout(&mut self, now: Time);
+    /// Port `plane` is free: the packet it is to send.
+    fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet>;
+    /// When to call `handle_timeout`; may be early, never late.
+    fn poll_timeout(&self) -> Time;
+    /// The next completion.
+    fn poll_completion(&mut self) -> Option<Completion>;
+    /// Bit p: port p may have something to send.
+    fn ports_ready(&self) -> u32;
+    /// Totals.
+    fn counters(&self) -> &Counters;
+    /// Connections with unfinished requests.
+    fn stuck(&self) -> Vec<Stuck>;
+    /// Hints the processor at the state that a packet for `connection` will touch; no effect on
+    /// results.
+    fn prefetch(&self, connection: ConnId);
+}
+
+/// One of the transports.
+#[derive(Debug)]
+pub enum AnyTransport {
+    /// MetaRoCE-style.
+    MetaRoce(Box<metaroce::MetaRoce>),
+    /// RoCEv2.
+    RoceV2(Box<rocev2::RoceV2>),
+}
+
+/// Calls a method of whichever transport it is.
+macro_rules! each {
+    ($transport:expr, $t:ident => $call:expr) => {
+        match $transport {
+            $crate::transport::AnyTransport::MetaRoce($t) => $call,
+            $crate::transport::AnyTransport::RoceV2($t) => $call,
+        }
+    };
+}
+pub(crate) use each;

@@ -1,0 +1,179 @@
+//! One side of a peer pair: its messages, how they are split over the QPs, and how it fails.
+
+use metaroce_wire::{ConnId, Envelope, HostId, StreamId, Time};
+
+use crate::config::RoceConfig;
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::transport::Stuck;
+
+/// Peer pair with all its QPs, which live in the transport's table.
+#[derive(Debug)]
+pub struct Connection {
+    pub peer: HostId,
+    /// The peer's number for this connection.
+    pub remote: ConnId,
+    /// Address part of the ECMP hash.
+    pub hash: u32,
+    pub outbox: Outbox,
+    pub inbox: Inbox,
+    pub failure: Option<Failure>,
+    /// QP that gets the first part of the next message.
+    next_qp: u32,
+}
+
+/// Why a connection is in the error state, and what it had left to do.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub reason: String,
+    pub stream: StreamId,
+    pub bytes_left: u64,
+}
+
+/// Packets `[packet, packet + packets)` of a message for QP number `qp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub qp: u32,
+    pub packet: u32,
+    pub packets: u32,
+}
+
+impl Connection {
+    pub fn new(config: &RoceConfig, host: HostId, peer: HostId) -> Connection {
+        Connection {
+            peer,
+            remote: ConnId(0),
+            hash: Envelope::address_hash(host, peer),
+            outbox: Outbox::new(config.mtu),
+            inbox: Inbox::new(config.mtu, peer),
+            failure: None,
+            next_qp: 0,
+        }
+    }
+
+    /// Splits a message of `len` bytes over at most `qps` QPs: one contiguous part for every
+    /// `split_bytes`, packet-aligned and equal to within a packet. The first QP rotates, so that
+    /// small messages use all of them, and with them all planes.
+    pub fn split(
+        &mut self,
+        config: &RoceConfig,
+        qps: u32,
+        len: u64,
+    ) -> impl Iterator<Item = Share> + use<> {
+        let packets = len.div_ceil(u64::from(config.mtu));
+        let parts = (len / config.split_bytes.max(1)).clamp(1, u64::from(qps).min(packets));
+        let first = self.next_qp;
+        self.next_qp = (first + parts as u32) % qps;
+        (0..parts).map(move |part| {
+            let (from, to) = (part * packets / parts, (part + 1) * packets / parts);
+            Share {
+                qp: (first + part as u32) % qps,
+                packet: from as u32,
+                packets: (to - from) as u32,
+            }
+        })
+    }
+
+    /// A report, if requests are unfinished; `reason` tells why of a connection that still works.
+    pub fn stuck(&self, reason: impl FnOnce() -> String) -> Option<Stuck> {
+        let peer = self.peer;
+        if let Some(Failure {
+            reason,
+            stream,
+            bytes_left,
+        }) = &self.failure
+        {
+            return Some(Stuck {
+                peer,
+                stream: *stream,
+                bytes_left: *bytes_left,
+                reason: reason.clone(),
+            });
+        }
+        let (stream, bytes_left) = self.outbox.open_bytes()?;
+        Some(Stuck {
+            peer,
+            stream,
+            bytes_left,
+            reason: reason(),
+        })
+    }
+}
+
+/// UDP source port of QP `qp` at `host` towards `peer`, constant for its life (0xC000–0xFFFF): a
+/// mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
+pub fn entropy(host: HostId, peer: HostId, qp: u32) -> u16 {
+    let pair = u64::from(host.0) << 32 | u64::from(peer.0);
+    let mixed = mix(mix(pair) ^ u64::from(qp));
+    0xC000 | (mixed >> 50) as u16
+}
+
+/// The splitmix64 step.
+const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// A span for people: in ms, or in us below 1 ms.
+pub fn readable(span: Time) -> String {
+    match span.0 / 1_000_000 {
+        us @ 0..1_000 => format!("{us} us"),
+        us => format!("{} ms", us / 1_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn striping_covers_each_message_exactly_once_and_rotates() {
+        let config = RoceConfig::default();
+        let mut connection = Connection::new(&config, HostId(0), HostId(1));
+        let mut used = [0u32; 16];
+        for len in (1..400_000)
+            .step_by(1_777)
+            .chain([4096, 16_384, 65_536, 1 << 20])
+        {
+            let mut next = 0;
+            let mut parts = 0;
+            for share in connection.split(&config, 16, len) {
+                assert_eq!(share.packet, next);
+                assert!(share.packets > 0);
+                next += share.packets;
+                parts += 1;
+                used[share.qp as usize] += 1;
+            }
+            assert_eq!(u64::from(next), len.div_ceil(4096));
+            assert_eq!(parts, (len / 16_384).clamp(1, 16));
+        }
+        assert!(
+            used.iter().max() <= used.iter().min().map(|n| n + 1).as_ref(),
+            "{used:?}"
+        );
+    }
+
+    #[test]
+    fn entropies_are_ephemeral_ports_and_spread_evenly() {
+        let mut buckets = [0u32; 8];
+        for peer in 0..512 {
+            for qp in 0..16 {
+                let port = entropy(HostId(3), HostId(peer), qp);
+                assert!(port >= 0xC000);
+                buckets[usize::from(port) % 8] += 1;
+            }
+        }
+        assert!(
+            buckets.iter().all(|&n| (900..1150).contains(&n)),
+            "{buckets:?}"
+        );
+    }
+
+    #[test]
+    fn spans_read_well() {
+        assert_eq!(readable(Time(67_108_864_000)), "67 ms");
+        assert_eq!(readable(Time::from_us(250)), "250 us");
+    }
+}

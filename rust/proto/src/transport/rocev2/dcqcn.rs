@@ -1,0 +1,404 @@
+//! DCQCN, reaction point and constants (Zhu et al., SIGCOMM 2015; NIC defaults from the vendor's
+//! parameter page), in integers and without timers of its own.
+//!
+//! A QP gets a [`Limiter`] with its first CNP and runs at line rate until then. Alpha decay, pending cuts
+//! and timed increases are caught up when the QP sends, when it may send, or when a CNP arrives;
+//! [`Limiter::due`] tells a QP that waits for its pace when to look again.
+
+use metaroce_wire::{Rate, Time};
+
+use crate::config::DcqcnPreset;
+
+/// 1 in the fixed point of alpha.
+const ONE: u64 = 1 << 32;
+const MBPS: u64 = 1_000_000;
+
+/// When a CNP cuts the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CutRule {
+    /// At once; CNPs within `spacing` of the last cut are ignored (paper).
+    AtOnce,
+    /// At the end of the running monitor period of `spacing`, counted from the first CNP (NIC).
+    EndOfPeriod,
+}
+
+/// One parameter set, scaled to the rate of a port.
+#[derive(Clone, Debug)]
+pub struct Params {
+    line: Rate,
+    /// 1 − g.
+    keep: u64,
+    first_alpha: u64,
+    alpha_period: Time,
+    rule: CutRule,
+    spacing: Time,
+    /// Least time between two CNPs of a QP, kept by the notification point.
+    pub cnp_gap: Time,
+    increase_period: Time,
+    increase_bytes: u64,
+    stages: u32,
+    additive: u64,
+    hyper: u64,
+    min_rate: u64,
+}
+
+impl Params {
+    /// The constants of `preset` for a port of rate `line`; none without rate control.
+    ///
+    /// Increase steps are scaled with the line rate from the rate that they were published for (40
+    /// Gbit/s in the paper; 25 Gbit/s for the NIC, as the HPCC simulator does): without it, recovery
+    /// at 200 Gbit/s would take 8 times as long. That favours this baseline.
+    pub fn new(preset: DcqcnPreset, line: Rate) -> Option<Params> {
+        let paper = Params {
+            line,
+            keep: ONE - ONE / 256,
+            first_alpha: ONE,
+            alpha_period: Time::from_us(55),
+            rule: CutRule::AtOnce,
+            spacing: Time::from_us(50),
+            cnp_gap: Time::from_us(50),
+            increase_period: Time::from_us(55),
+            increase_bytes: 10_000_000,
+            stages: 5,
+            additive: (line.0 / 1000).max(40 * MBPS),
+            hyper: (line.0 / 100).max(400 * MBPS),
+            // The paper names none; this one is the NIC's.
+            min_rate: MBPS,
+        };
+        match preset {
+            DcqcnPreset::Off => None,
+            DcqcnPreset::Paper => Some(paper),
+            DcqcnPreset::Nic => Some(Params {
+                keep: ONE / 1024 * 1019,
+                first_alpha: ONE / 1024 * 1023,
+                alpha_period: Time::from_us(1),
+                rule: CutRule::EndOfPeriod,
+                spacing: Time::from_us(4),
+                cnp_gap: Time::from_us(4),
+                increase_period: Time::from_us(300),
+                increase_bytes: 32_767 * 64,
+                stages: 1,
+                additive: (line.0 / 5000).max(5 * MBPS),
+                hyper: (line.0 / 500).max(50 * MBPS),
+                ..paper
+            }),
+        }
+    }
+}
+
+/// The rate state of one QP.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    rate: u64,
+    target: u64,
+    alpha: u64,
+    /// Last alpha tick that is accounted for.
+    alpha_at: Time,
+    /// A CNP has come since then (NIC rule: alpha rises at the next tick).
+    cnp_seen: bool,
+    first_cnp: Time,
+    last_cut: Time,
+    cut_due: Time,
+    increase_due: Time,
+    bytes: u64,
+    timer_stage: u32,
+    byte_stage: u32,
+}
+
+impl Limiter {
+    /// A limiter at line rate, allocated by the first CNP, which it takes into account.
+    pub fn new(params: &Params, now: Time) -> Limiter {
+        let mut limiter = Limiter {
+            rate: params.line.0,
+            target: params.line.0,
+            alpha: params.first_alpha,
+            alpha_at: now,
+            cnp_seen: false,
+            first_cnp: now,
+            last_cut: now,
+            cut_due: Time::NEVER,
+            increase_due: Time::NEVER,
+            bytes: 0,
+            timer_stage: 0,
+            byte_stage: 0,
+        };
+        match params.rule {
+            CutRule::AtOnce => limiter.cut(params, now),
+            // "Rate unchanged on first CNP": the first cut ends the first monitor period.
+            CutRule::EndOfPeriod => limiter.cut_due = now + params.spacing,
+        }
+        limiter
+    }
+
+    /// A further CNP.
+    pub fn congested(&mut self, params: &Params, now: Time) {
+        self.catch_up(params, now);
+        match params.rule {
+            CutRule::AtOnce if now.since(self.last_cut) < params.spacing => {}
+            CutRule::AtOnce => self.cut(params, now),
+            CutRule::EndOfPeriod => {
+                self.decay(params, now);
+                self.cnp_seen = true;
+                if self.cut_due == Time::NEVER {
+                    let periods = now.since(self.first_cnp).0 / params.spacing.0 + 1;
+                    self.cut_due = self.first_cnp + Time(periods * params.spacing.0);
+                }
+            }
+        }
+    }
+
+    /// Runs every timed cut and increase up to `now`.
+    pub fn catch_up(&mut self, params: &Params, now: Time) {
+        while self.due() <= now {
+            if self.cut_due <= self.increase_due {
+                let at = std::mem::replace(&mut self.cut_due, Time::NEVER);
+                self.cut(params, at);
+            } else {
+                self.increase_due += params.increase_period;
+                self.timer_stage += 1;
+                self.increase(params);
+            }
+        }
+    }
+
+    /// Counts bytes put on the wire.
+    pub fn sent(&mut self, params: &Params, bytes: u32) {
+        if self.increase_due == Time::NEVER {
+            return;
+        }
+        self.bytes += u64::from(bytes);
+        if self.bytes >= params.increase_bytes {
+            self.bytes -= params.increase_bytes;
+            self.byte_stage += 1;
+            self.increase(params);
+        }
+    }
+
+    /// When the rate changes next by itself.
+    pub fn due(&self) -> Time {
+        self.cut_due.min(self.increase_due)
+    }
+
+    /// The rate to pace at; none at line rate, where the port paces.
+    pub fn pace(&self, params: &Params) -> Option<Rate> {
+        (self.rate < params.line.0).then_some(Rate(self.rate))
+    }
+
+    fn cut(&mut self, params: &Params, now: Time) {
+        self.decay(params, now);
+        // NICs leave the target of a burst of cuts where it was before the burst, unless the
+        // timer has raised the rate since (`clamp_tgt_rate` off, `clamp_tgt_rate_after_time_inc` on).
+        if params.rule == CutRule::AtOnce || self.timer_stage > 0 {
+            self.target = self.rate;
+        }
+        let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
+        self.rate = (self.rate - cut).max(params.min_rate).min(params.line.0);
+        if params.rule == CutRule::AtOnce {
+            self.alpha = raised(self.alpha, params.keep);
+            self.alpha_at = now;
+        }
+        self.last_cut = now;
+        self.increase_due = now + params.increase_period;
+        (self.bytes, self.timer_stage, self.byte_stage) = (0, 0, 0);
+    }
+
+    /// Fast recovery for `stages` rounds, then additive, and hyper increase once timer and byte
+    /// counter both have passed their rounds.
+    fn increase(&mut self, params: &Params) {
+        let (low, high) = (
+            self.timer_stage.min(self.byte_stage),
+            self.timer_stage.max(self.byte_stage),
+        );
+        if high > params.stages {
+            self.target += if low > params.stages {
+                params.hyper
+            } else {
+                params.additive
+            };
+            self.target = self.target.min(params.line.0);
+        }
+        self.rate += (self.target - self.rate).div_ceil(2);
+        // Halving the distance never ends; a tenth of a percent is beyond a rate limiter.
+        if params.line.0 - self.rate <= params.line.0 >> 10 {
+            (self.rate, self.target) = (params.line.0, params.line.0);
+            self.increase_due = Time::NEVER;
+        }
+    }
+
+    /// Runs the alpha ticks up to `now`.
+    fn decay(&mut self, params: &Params, now: Time) {
+        let mut ticks = now.since(self.alpha_at).0 / params.alpha_period.0;
+        if ticks == 0 {
+            return;
+        }
+        self.alpha_at += Time(ticks * params.alpha_period.0);
+        if std::mem::take(&mut self.cnp_seen) {
+            self.alpha = raised(self.alpha, params.keep);
+            ticks -= 1;
+        }
+        self.alpha = decayed(self.alpha, params.keep, ticks);
+    }
+}
+
+/// (1 − g) α + g.
+fn raised(alpha: u64, keep: u64) -> u64 {
+    decayed(alpha, keep, 1) + (ONE - keep)
+}
+
+/// (1 − g)^ticks α, by repeated squaring: an idle QP may have missed millions of ticks.
+fn decayed(mut alpha: u64, keep: u64, mut ticks: u64) -> u64 {
+    // `keep` < ONE, so no product exceeds 64 bits.
+    let mut power = keep;
+    while ticks > 0 && alpha > 0 {
+        if ticks & 1 == 1 {
+            alpha = (alpha * power) >> 32;
+        }
+        power = (power * power) >> 32;
+        ticks >>= 1;
+    }
+    alpha
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: Rate = Rate::from_gbps(200);
+
+    fn params(preset: DcqcnPreset) -> Params {
+        Params::new(preset, LINE).expect("preset has rate control")
+    }
+
+    #[test]
+    fn paper_halves_on_the_first_cnp_and_recovers_in_five_halvings() {
+        let params = params(DcqcnPreset::Paper);
+        let mut limiter = Limiter::new(&params, Time::ZERO);
+        assert_eq!((limiter.rate, limiter.target), (LINE.0 / 2, LINE.0));
+        for round in 1..=5u64 {
+            limiter.catch_up(&params, Time::from_us(55 * round));
+            assert_eq!(LINE.0 - limiter.rate, (LINE.0 / 2) >> round);
+        }
+        assert_eq!(
+            limiter.target, LINE.0,
+            "fast recovery leaves the target alone"
+        );
+    }
+
+    #[test]
+    fn paper_ignores_cnps_within_the_spacing_and_alpha_follows_g() {
+        let params = params(DcqcnPreset::Paper);
+        let mut limiter = Limiter::new(&params, Time::ZERO);
+        limiter.congested(&params, Time::from_us(49));
+        assert_eq!(limiter.rate, LINE.0 / 2);
+        limiter.congested(&params, Time::from_us(50));
+        assert_eq!(
+            (limiter.rate, limiter.target),
+            (LINE.0 / 4, LINE.0 / 2),
+            "alpha is still 1"
+        );
+        // One alpha tick without a CNP: alpha = 255/256, the next cut takes 255/512.
+        limiter.congested(&params, Time::from_us(105));
+        let before = LINE.0 / 4 + LINE.0 / 8;
+        assert_eq!(limiter.rate, before - before * 255 / 512);
+    }
+
+    #[test]
+    fn paper_goes_on_to_additive_and_hyper_increase() {
+        let params = params(DcqcnPreset::Paper);
+        let mut limiter = Limiter::new(&params, Time::ZERO);
+        for cnp in 1..6 {
+            limiter.congested(&params, Time::from_us(50 * cnp));
+        }
+        let (start, target) = (Time::from_us(250), limiter.target);
+        limiter.catch_up(&params, start + Time::from_us(5 * 55));
+        assert_eq!(limiter.target, target);
+        limiter.catch_up(&params, start + Time::from_us(6 * 55));
+        assert_eq!(
+            limiter.target,
+            target + 200 * MBPS,
+            "40 Mbit/s at 40 Gbit/s"
+        );
+        for _ in 0..5 {
+            limiter.sent(&params, 10_000_000);
+        }
+        assert_eq!(
+            limiter.target,
+            target + 6 * 200 * MBPS,
+            "the byte counter is still in its rounds"
+        );
+        limiter.sent(&params, 10_000_000);
+        assert_eq!(
+            limiter.target,
+            target + 6 * 200 * MBPS + 2000 * MBPS,
+            "both have passed them"
+        );
+    }
+
+    #[test]
+    fn nic_cuts_once_a_monitor_period_and_keeps_the_target_of_a_burst() {
+        let params = params(DcqcnPreset::Nic);
+        let mut limiter = Limiter::new(&params, Time::ZERO);
+        assert_eq!(
+            limiter.pace(&params),
+            None,
+            "rate unchanged on the first CNP"
+        );
+        limiter.congested(&params, Time::from_us(1));
+        limiter.congested(&params, Time::from_us(3));
+        limiter.catch_up(&params, Time::from_us(4));
+        let once = limiter.rate;
+        assert!(
+            once > LINE.0 / 2 && once < LINE.0 / 2 + LINE.0 / 100,
+            "{once}"
+        );
+        limiter.congested(&params, Time::from_us(9));
+        assert_eq!(limiter.due(), Time::from_us(12));
+        limiter.catch_up(&params, Time::from_us(12));
+        assert!(limiter.rate < once && limiter.rate > once / 2);
+        assert_eq!(limiter.target, LINE.0);
+        let twice = limiter.rate;
+        limiter.catch_up(&params, Time::from_us(312));
+        assert_eq!(
+            limiter.rate,
+            twice + (LINE.0 - twice).div_ceil(2),
+            "fast recovery towards it"
+        );
+        limiter.congested(&params, Time::from_us(313));
+        let raised = limiter.rate;
+        limiter.catch_up(&params, Time::from_us(316));
+        assert_eq!(limiter.target, raised, "the timer had raised the rate");
+    }
+
+    #[test]
+    fn nic_recovers_to_line_rate_and_stops_its_events() {
+        let params = params(DcqcnPreset::Nic);
+        let mut limiter = Limiter::new(&params, Time::ZERO);
+        limiter.catch_up(&params, Time::from_us(4));
+        limiter.catch_up(&params, Time::from_us(10_000));
+        assert_eq!((limiter.pace(&params), limiter.due()), (None, Time::NEVER));
+    }
+
+    #[test]
+    fn rate_never_falls_below_the_minimum() {
+        for preset in [DcqcnPreset::Paper, DcqcnPreset::Nic] {
+            let params = params(preset);
+            let mut limiter = Limiter::new(&params, Time::ZERO);
+            for cnp in 1..200 {
+                limiter.congested(&params, Time::from_us(50 * cnp));
+            }
+            assert!(limiter.rate >= MBPS);
+        }
+    }
+
+    #[test]
+    fn decay_in_one_step_equals_decay_in_many() {
+        let keep = ONE / 1024 * 1019;
+        let mut alpha = ONE;
+        for _ in 0..300 {
+            alpha = decayed(alpha, keep, 1);
+        }
+        let at_once = decayed(ONE, keep, 300);
+        assert!(alpha.abs_diff(at_once) <= 600, "{alpha} {at_once}");
+        assert_eq!(decayed(ONE, keep, u64::MAX), 0);
+    }
+}

@@ -1,0 +1,735 @@
+//! The RoCEv2 baseline: reliable-connection QPs with go-back-N and DCQCN on a lossy class.
+//!
+//! A connection is a bundle of QPs, each pinned to one plane and, by its constant UDP source port, to one
+//! ECMP route. Messages are split over the QPs as collective libraries do. Receiving is in order per QP;
+//! a gap earns one NAK, after which only the missing packet or the sender's timer helps.
+//!
+//! Where a choice was open, it favours this baseline: the parts of a message share its [`Segment`], so that
+//! receives are known to the sender and no clear-to-send round trip is paid; every packet names its place, so
+//! that parts of one message may arrive in any order; the retransmission timer expires at its
+//! nominal time (hardware may take up to 4 times as long); control packets are never delayed by data.
+//!
+//! [`Segment`]: metaroce_wire::Segment
+
+mod connection;
+pub mod dcqcn;
+mod requester;
+mod responder;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use metaroce_wire::{
+    Body, Bytes, Class, Cnp, ConnId, Ecn, Envelope, HostId, Packet, PlaneId, Rate, RoceAck,
+    RoceAckKind, RoceData, Time, lengths,
+};
+
+use self::connection::{Connection, Failure, entropy, readable};
+use self::dcqcn::Params;
+use self::requester::Requester;
+use self::responder::{Control, Order, Responder};
+use super::{Stuck, Transport};
+use crate::config::{Environment, RoceConfig, RoceTimer};
+use crate::counters::Counters;
+use crate::inbox::Placed;
+use crate::verbs::{
+    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
+    WorkRequest,
+};
+
+/// Steps of the adaptive timer ladder beyond the first, each doubling.
+const LADDER: u32 = 3;
+
+/// All QPs of one host.
+#[derive(Debug)]
+pub struct RoceV2 {
+    config: RoceConfig,
+    host: HostId,
+    /// Longest time between two requests for an acknowledgement, if packets are sent: a quarter of
+    /// the shortest timeout (ours).
+    patience: Time,
+    /// QPs of a connection; QP q of connection c is `qps[c × this + q]`, on plane q mod planes.
+    qps_per_connection: u32,
+    connections: Vec<Connection>,
+    qps: Vec<Qp>,
+    ports: Vec<Port>,
+    /// (when, QP × 2 + what). An entry counts only if its QP still names its time.
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    completions: VecDeque<Completion>,
+    counters: Counters,
+    ready: u32,
+}
+
+/// One QP: both directions.
+#[derive(Debug)]
+struct Qp {
+    requester: Requester,
+    responder: Responder,
+    connection: u32,
+    /// UDP source port of everything that it sends.
+    entropy: u16,
+    number: u16,
+    plane: PlaneId,
+    /// In the ring of its port.
+    in_ring: bool,
+    /// In the control queue of its port.
+    in_control: bool,
+}
+
+/// The port into one plane.
+#[derive(Debug)]
+struct Port {
+    /// Packets that a QP may have in flight, each counted as a full one; 0 = no limit.
+    window: u32,
+    dcqcn: Option<Params>,
+    /// QPs that may send, served in turn.
+    ring: VecDeque<u32>,
+    /// QPs that owe a control packet.
+    control: VecDeque<u32>,
+}
+
+/// What a timer entry is for.
+const RETRANSMIT: u32 = 0;
+const WAKE: u32 = 1;
+
+impl RoceV2 {
+    /// A host without connections.
+    pub fn new(config: &RoceConfig, environment: Environment) -> RoceV2 {
+        let port = |&rate: &Rate| Port {
+            window: window(config, rate, environment.base_rtt),
+            dcqcn: Params::new(config.dcqcn, rate),
+            ring: VecDeque::new(),
+            control: VecDeque::new(),
+        };
+        RoceV2 {
+            config: config.clone(),
+            host: environment.host,
+            patience: Time(timeout(config, 0).0 / 4),
+            qps_per_connection: config.qps_per_plane.max(1) * environment.ports.len() as u32,
+            connections: Vec::new(),
+            qps: Vec::new(),
+            ports: environment.ports.iter().map(port).collect(),
+            timers: BinaryHeap::new(),
+            completions: VecDeque::new(),
+            counters: Counters::default(),
+            ready: 0,
+        }
+    }
+
+    /// Index of QP `number` of `connection`, if both exist and work.
+    fn find(&self, connection: ConnId, number: u16) -> Option<u32> {
+        let works = self
+            .connections
+            .get(connection.index())
+            .is_some_and(|c| c.failure.is_none());
+        (works && u32::from(number) < self.qps_per_connection)
+            .then(|| connection.0 * self.qps_per_connection + u32::from(number))
+    }
+
+    // --- receiving ---
+
+    fn handle_data(
+        &mut self,
+        now: Time,
+        ecn: Ecn,
+        data: &RoceData,
+        regions: &Regions,
+    ) -> Option<Placement> {
+        let index = self.find(data.connection, data.qp)?;
+        let qp = &mut self.qps[index as usize];
+        if ecn == Ecn::Ce {
+            self.counters.marked += 1;
+            if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
+                qp.responder.marked(now, params.cnp_gap);
+            }
+        }
+        let placement = match qp.responder.arrived(data.psn) {
+            Order::Expected => self.place(index, data, regions),
+            Order::Duplicate => {
+                self.counters.duplicates += 1;
+                None
+            }
+            Order::Ahead => {
+                self.counters.dropped_ahead += 1;
+                None
+            }
+        };
+        self.queue_control(index);
+        placement
+    }
+
+    fn place(&mut self, index: u32, data: &RoceData, regions: &Regions) -> Option<Placement> {
+        let responder = &mut self.qps[index as usize].responder;
+        let completions = &mut self.completions;
+        let connection = data.connection;
+        let complete = |wr_id| {
+            let (kind, status) = (CompletionKind::Received, CompletionStatus::Success);
+            completions.push_back(Completion {
+                wr_id,
+                connection,
+                kind,
+                status,
+            });
+        };
+        match self.connections[connection.index()]
+            .inbox
+            .place(&data.segment, regions, complete)
+        {
+            Placed::Fresh(placement) => {
+                responder.accept(data.ack_request, self.config.ack_every);
+                self.counters.placed += 1;
+                self.counters.placed_bytes += u64::from(placement.len);
+                Some(placement)
+            }
+            Placed::Duplicate => {
+                responder.accept(data.ack_request, self.config.ack_every);
+                self.counters.duplicates += 1;
+                None
+            }
+            Placed::NotReady => {
+                responder.nak(RoceAckKind::RnrNak);
+                self.counters.rnr += 1;
+                None
+            }
+            Placed::Refused => {
+                responder.nak(RoceAckKind::AccessNak);
+                self.counters.refused += 1;
+                None
+            }
+        }
+    }
+
+    fn handle_ack(&mut self, now: Time, ack: &RoceAck) {
+        let Some(index) = self.find(ack.connection, ack.qp) else {
+            return;
+        };
+        let end = if ack.kind == RoceAckKind::Ack {
+            ack.psn + 1
+        } else {
+            ack.psn
+        };
+        let progress = self.acknowledge(index, end);
+        let requester = &mut self.qps[index as usize].requester;
+        let rewound = match ack.kind {
+            RoceAckKind::Ack => false,
+            RoceAckKind::SequenceNak => requester.rewind(ack.psn),
+            RoceAckKind::RnrNak => {
+                // It answers, so it is alive: the retry count of RNR is 7, for ever.
+                requester.timeouts = 0;
+                let back = requester.rewind(ack.psn);
+                if back {
+                    requester.silent_until = now + Time(self.config.rnr_delay_ps);
+                }
+                back
+            }
+            RoceAckKind::AccessNak => return self.fail(index, CompletionStatus::AccessError),
+        };
+        self.counters.gap_detections += u64::from(rewound && ack.kind == RoceAckKind::SequenceNak);
+        if progress || rewound {
+            self.restart_timer(now, index);
+        }
+        self.queue_data(index);
+    }
+
+    fn acknowledge(&mut self, index: u32, end: u32) -> bool {
+        let qp = &mut self.qps[index as usize];
+        let outbox = &mut self.connections[qp.connection as usize].outbox;
+        let (completions, connection) = (&mut self.completions, ConnId(qp.connection));
+        qp.requester.acknowledge(end, |message| {
+            outbox.acknowledge(message, |wr_id| {
+                let (kind, status) = (CompletionKind::Sent, CompletionStatus::Success);
+                completions.push_back(Completion {
+                    wr_id,
+                    connection,
+                    kind,
+                    status,
+                });
+            });
+        })
+    }
+
+    fn handle_cnp(&mut self, now: Time, cnp: &Cnp) {
+        let Some(index) = self.find(cnp.connection, cnp.qp) else {
+            return;
+        };
+        let qp = &mut self.qps[index as usize];
+        if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
+            qp.requester.congested(params, now);
+        }
+    }
+
+    // --- timers ---
+
+    /// Runs the timer from `now` if packets are in flight, and stops it otherwise.
+    fn restart_timer(&mut self, now: Time, index: u32) {
+        let timeouts = self.qps[index as usize].requester.timeouts;
+        let deadline = now + timeout(&self.config, timeouts);
+        let requester = &mut self.qps[index as usize].requester;
+        if requester.in_flight() == 0 {
+            requester.deadline = Time::NEVER;
+            return;
+        }
+        requester.deadline = deadline;
+        // An earlier entry finds the moved deadline when it is due.
+        if requester.timer_entry > deadline {
+            requester.timer_entry = deadline;
+            self.timers
+                .push(Reverse((deadline, index << 1 | RETRANSMIT)));
+        }
+    }
+
+    fn timer_due(&mut self, now: Time, index: u32) {
+        let requester = &mut self.qps[index as usize].requester;
+        let deadline = requester.deadline;
+        requester.timer_entry = Time::NEVER;
+        if deadline == Time::NEVER {
+            return;
+        }
+        if deadline > now {
+            requester.timer_entry = deadline;
+            self.timers
+                .push(Reverse((deadline, index << 1 | RETRANSMIT)));
+            return;
+        }
+        self.counters.timeouts += 1;
+        requester.timeouts += 1;
+        if requester.timeouts > self.config.retry_count {
+            self.fail(index, CompletionStatus::RetryExceeded);
+            return;
+        }
+        // The timer runs again from the moment that the resent packet is on the wire.
+        requester.rewind_all();
+        requester.deadline = Time::NEVER;
+        self.queue_data(index);
+    }
+
+    fn wake_at(&mut self, index: u32, at: Time) {
+        let requester = &mut self.qps[index as usize].requester;
+        if at < requester.wake {
+            requester.wake = at;
+            self.timers.push(Reverse((at, index << 1 | WAKE)));
+        }
+    }
+
+    // --- sending ---
+
+    /// Puts a QP into the ring of its port, unless it has nothing that its window lets out or it
+    /// waits for its pace.
+    fn queue_data(&mut self, index: u32) {
+        let qp = &mut self.qps[index as usize];
+        let port = &mut self.ports[qp.plane.index()];
+        if !qp.in_ring && qp.requester.wake == Time::NEVER && qp.requester.can_send(port.window) {
+            qp.in_ring = true;
+            port.ring.push_back(index);
+            self.ready |= 1 << qp.plane.0;
+        }
+    }
+
+    fn queue_control(&mut self, index: u32) {
+        let qp = &mut self.qps[index as usize];
+        if !qp.in_control && qp.responder.owes() {
+            qp.in_control = true;
+            self.ports[qp.plane.index()].control.push_back(index);
+            self.ready |= 1 << qp.plane.0;
+        }
+    }
+
+    fn next_control(&mut self, plane: PlaneId) -> Option<Packet> {
+        while let Some(index) = self.ports[plane.index()].control.pop_front() {
+            let qp = &mut self.qps[index as usize];
+            qp.in_control = false;
+            let Some(control) = qp.responder.take() else {
+                continue;
+            };
+            let connection = self.connections[qp.connection as usize].remote;
+            let (len, body) = match control {
+                Control::Cnp => {
+                    self.counters.cnps += 1;
+                    (
+                        lengths::roce_cnp(),
+                        Body::RoceCnp(Cnp {
+                            connection,
+                            qp: qp.number,
+                        }),
+                    )
+                }
+                Control::Ack(kind, psn) => {
+                    self.counters.acks += 1;
+                    self.counters.naks += u64::from(kind == RoceAckKind::SequenceNak);
+                    (
+                        lengths::roce_ack(),
+                        Body::RoceAck(RoceAck {
+                            connection,
+                            psn,
+                            qp: qp.number,
+                            kind,
+                        }),
+                    )
+                }
+            };
+            self.queue_control(index);
+            return Some(Packet {
+                envelope: self.envelope(index, len, Class::Control),
+                body,
+            });
+        }
+        None
+    }
+
+    fn next_data(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
+        while let Some(index) = self.ports[plane.index()].ring.pop_front() {
+            let port = &self.ports[plane.index()];
+            let qp = &mut self.qps[index as usize];
+            qp.in_ring = false;
+            if !qp.requester.can_send(port.window) {
+                continue;
+            }
+            let ready_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
+            if ready_at > now {
+                self.wake_at(index, ready_at);
+                continue;
+            }
+            return self.send(now, index);
+        }
+        None
+    }
+
+    fn send(&mut self, now: Time, index: u32) -> Option<Packet> {
+        let qp = &mut self.qps[index as usize];
+        let port = &self.ports[qp.plane.index()];
+        let connection = &mut self.connections[qp.connection as usize];
+        let next = qp.requester.take(port.window, now, self.patience)?;
+        let segment = connection.outbox.segment(next.piece);
+        // A part of a Send is what collective libraries issue as a Write to the buffer of the
+        // receive: its first packet carries an address like that of a Write.
+        let len = lengths::roce_data(segment.len, next.first);
+        self.counters.data_packets += 1;
+        if next.resent {
+            self.counters.resent += 1;
+        } else {
+            connection.outbox.sent(segment.len);
+        }
+        qp.requester.sent(port.dcqcn.as_ref(), now, len);
+        let body = Body::RoceData(RoceData {
+            segment,
+            connection: connection.remote,
+            psn: next.psn,
+            qp: qp.number,
+            ack_request: next.ack_request,
+        });
+        let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
+        let timer_stopped = qp.requester.deadline == Time::NEVER;
+        if again_at > now && qp.requester.can_send(port.window) {
+            self.wake_at(index, again_at);
+        }
+        if timer_stopped {
+            self.restart_timer(now, index);
+        }
+        self.queue_data(index);
+        Some(Packet {
+            envelope: self.envelope(index, len, Class::Data),
+            body,
+        })
+    }
+
+    fn envelope(&self, index: u32, len: u32, class: Class) -> Envelope {
+        let qp = &self.qps[index as usize];
+        let connection = &self.connections[qp.connection as usize];
+        Envelope {
+            src: self.host,
+            dst: connection.peer,
+            hash: connection.hash,
+            len,
+            link: 0,
+            entropy: qp.entropy,
+            plane: qp.plane,
+            ecn: Ecn::Ect0,
+            class,
+        }
+    }
+
+    // --- failing ---
+
+    /// QP `index` goes to the error state, and with it the connection: a collective cannot go on
+    /// with a part of the QPs. The oldest request gets `status`, all others are flushed.
+    fn fail(&mut self, index: u32, status: CompletionStatus) {
+        let qp = &self.qps[index as usize];
+        let (id, reason) = (ConnId(qp.connection), self.failure_reason(qp, status));
+        let connection = &mut self.connections[id.index()];
+        let (stream, bytes_left) = connection.outbox.open_bytes().unwrap_or_default();
+        connection.failure = Some(Failure {
+            reason,
+            stream,
+            bytes_left,
+        });
+        let sent = connection.outbox.fail().into_iter().enumerate();
+        self.completions.extend(sent.map(|(position, wr_id)| {
+            let status = if position == 0 {
+                status
+            } else {
+                CompletionStatus::Flushed
+            };
+            Completion {
+                wr_id,
+                connection: id,
+                kind: CompletionKind::Sent,
+                status,
+            }
+        }));
+        let received = connection.inbox.fail().into_iter();
+        self.completions
+            .extend(received.map(|wr_id| flushed_receive(id, wr_id)));
+        let first = id.0 * self.qps_per_connection;
+        for qp in &mut self.qps[first as usize..(first + self.qps_per_connection) as usize] {
+            qp.requester.clear();
+            qp.responder.clear();
+        }
+    }
+
+    fn failure_reason(&self, qp: &Qp, status: CompletionStatus) -> String {
+        if status == CompletionStatus::AccessError {
+            return format!("QP {}: the peer refused an address", qp.number);
+        }
+        let timeouts = qp.requester.timeouts;
+        let (first, last) = (
+            readable(timeout(&self.config, 0)),
+            readable(timeout(&self.config, timeouts.saturating_sub(1))),
+        );
+        let span = if first == last {
+            first
+        } else {
+            format!("{first} to {last}")
+        };
+        format!(
+            "QP {}: no progress in {timeouts} timeouts of {span}",
+            qp.number
+        )
+    }
+
+    /// What holds up connection `id`: its QP with the most timeouts, or most unfinished packets.
+    fn waiting_reason(&self, id: usize) -> String {
+        let k = self.qps_per_connection as usize;
+        let qps = &self.qps[id * k..(id + 1) * k];
+        let worst = qps.iter().max_by_key(|qp| {
+            (
+                qp.requester.timeouts,
+                qp.requester.unfinished(),
+                Reverse(qp.number),
+            )
+        });
+        match worst {
+            Some(qp) if qp.requester.timeouts > 0 => {
+                self.failure_reason(qp, CompletionStatus::RetryExceeded)
+            }
+            Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.in_flight() == 0 => {
+                format!("QP {}: no receive posted at the peer", qp.number)
+            }
+            Some(qp) => format!(
+                "QP {}: {} packets not acknowledged",
+                qp.number,
+                qp.requester.unfinished()
+            ),
+            None => String::new(),
+        }
+    }
+}
+
+impl Transport for RoceV2 {
+    fn connect(&mut self, peer: HostId) -> ConnId {
+        let id = self.connections.len() as u32;
+        self.connections
+            .push(Connection::new(&self.config, self.host, peer));
+        let planes = self.ports.len() as u32;
+        self.qps
+            .extend((0..self.qps_per_connection).map(|number| Qp {
+                requester: Requester::new(),
+                responder: Responder::default(),
+                connection: id,
+                entropy: entropy(self.host, peer, number),
+                number: number as u16,
+                plane: PlaneId((number % planes) as u8),
+                in_ring: false,
+                in_control: false,
+            }));
+        ConnId(id)
+    }
+
+    fn bind(&mut self, connection: ConnId, remote: ConnId) {
+        self.connections[connection.index()].remote = remote;
+    }
+
+    fn post(
+        &mut self,
+        _now: Time,
+        connection: ConnId,
+        request: WorkRequest,
+    ) -> Result<(), PostError> {
+        let this = &mut self.connections[connection.index()];
+        if this.failure.is_some() {
+            return Err(PostError::Failed(connection.0));
+        }
+        let message = this.outbox.post(request);
+        for share in this.split(&self.config, self.qps_per_connection, request.len) {
+            let index = connection.0 * self.qps_per_connection + share.qp;
+            self.qps[index as usize]
+                .requester
+                .post(message, share.packet, share.packets);
+            self.queue_data(index);
+        }
+        Ok(())
+    }
+
+    fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
+        let this = &mut self.connections[connection.index()];
+        if this.failure.is_some() {
+            self.completions
+                .push_back(flushed_receive(connection, request.wr_id));
+        } else {
+            this.inbox.post(request);
+        }
+    }
+
+    fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet,
+        regions: &Regions,
+    ) -> Option<Placement> {
+        match &packet.body {
+            Body::RoceData(data) => {
+                return self.handle_data(now, packet.envelope.ecn, data, regions);
+            }
+            Body::RoceAck(ack) => self.handle_ack(now, ack),
+            Body::RoceCnp(cnp) => self.handle_cnp(now, cnp),
+            _ => {}
+        }
+        None
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(&Reverse((at, key))) = self.timers.peek()
+            && at <= now
+        {
+            self.timers.pop();
+            let index = key >> 1;
+            let requester = &mut self.qps[index as usize].requester;
+            if key & 1 == RETRANSMIT && requester.timer_entry == at {
+                self.timer_due(now, index);
+            } else if key & 1 == WAKE && requester.wake == at {
+                requester.wake = Time::NEVER;
+                self.queue_data(index);
+            }
+        }
+    }
+
+    fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
+        let packet = self
+            .next_control(plane)
+            .or_else(|| self.next_data(now, plane));
+        let port = &self.ports[plane.index()];
+        if port.control.is_empty() && port.ring.is_empty() {
+            self.ready &= !(1 << plane.0);
+        }
+        packet
+    }
+
+    fn poll_timeout(&self) -> Time {
+        self.timers
+            .peek()
+            .map_or(Time::NEVER, |&Reverse((at, _))| at)
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn ports_ready(&self) -> u32 {
+        self.ready
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let connections = self.connections.iter().enumerate();
+        connections
+            .filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id)))
+            .collect()
+    }
+
+    fn prefetch(&self, _connection: ConnId) {}
+}
+
+/// How long the acknowledgement timer runs after `timeouts` expiries in a row.
+fn timeout(config: &RoceConfig, timeouts: u32) -> Time {
+    match config.timer {
+        RoceTimer::Fixed => Time(4_096_000 << config.timeout_exponent),
+        RoceTimer::Adaptive => Time(config.adaptive_base_ps << timeouts.min(LADDER)),
+    }
+}
+
+/// Window of a QP in packets, from the bandwidth-delay product of its port; at least 2.
+fn window(config: &RoceConfig, rate: Rate, base_rtt: Time) -> u32 {
+    let Bytes(product) = rate.bytes_in(base_rtt);
+    match config.window_percent {
+        0 => 0,
+        percent => (product * u64::from(percent) / 100 / u64::from(config.mtu)).max(2) as u32,
+    }
+}
+
+fn flushed_receive(connection: ConnId, wr_id: u32) -> Completion {
+    Completion {
+        wr_id,
+        connection,
+        kind: CompletionKind::Received,
+        status: CompletionStatus::Flushed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metaroce_wire::{Opcode, Rkey, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn first_sends_alone_reduce_the_unsent_bytes() {
+        let environment = Environment {
+            host: HostId(0),
+            ports: vec![Rate::from_gbps(200)],
+            base_rtt: Time::from_us(5),
+            routes: 1,
+        };
+        let mut host = RoceV2::new(
+            &RoceConfig {
+                window_percent: 0,
+                ..RoceConfig::default()
+            },
+            environment,
+        );
+        let id = host.connect(HostId(1));
+        let (stream, len) = (StreamId(0), 100_000);
+        let request = WorkRequest {
+            wr_id: 1,
+            opcode: Opcode::Write,
+            stream,
+            local: 0,
+            len,
+            remote: 0,
+            rkey: Rkey(0),
+        };
+        host.post(Time::ZERO, id, request)
+            .expect("a working connection");
+        assert_eq!(host.connections[0].outbox.unsent(), len);
+        for _ in 0..2 {
+            let sent = std::iter::from_fn(|| host.poll_transmit(Time::ZERO, PlaneId(0))).count();
+            assert_eq!(
+                (sent, host.ready, host.connections[0].outbox.unsent()),
+                (25, 0, 0)
+            );
+            host.handle_timeout(Time::from_us(2_000));
+        }
+        assert_eq!(host.counters.resent, 25);
+    }
+}

@@ -1,0 +1,346 @@
+//! The sending half of a QP: packet sequence numbers, go-back-N, and what its timers wait for.
+//!
+//! It owns the mapping from sequence numbers to pieces of messages; the messages themselves are in
+//! the connection's outbox.
+
+use std::collections::VecDeque;
+
+use metaroce_wire::{Rate, Time, units::PS_PER_S};
+
+use super::dcqcn::{Limiter, Params};
+use crate::outbox::Piece;
+
+/// A contiguous part of a message, as one RC message of this QP.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// Connection-wide number of the message in the outbox.
+    message: u32,
+    /// Its first packet in the message.
+    packet: u32,
+    /// Sequence number of that packet, and of the one after the last.
+    psn: u32,
+    end: u32,
+}
+
+/// A packet to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Next {
+    /// What it carries.
+    pub piece: Piece,
+    /// Its sequence number.
+    pub psn: u32,
+    /// It is the first of its RC message and carries the RETH.
+    pub first: bool,
+    /// It asks for an acknowledgement.
+    pub ack_request: bool,
+    /// It has been sent before.
+    pub resent: bool,
+}
+
+/// Requester state. All sequence numbers are unwrapped; `una` ≤ `next` ≤ `max` ≤ `posted`.
+#[derive(Debug, Default)]
+pub struct Requester {
+    parts: VecDeque<Part>,
+    /// Index in `parts` of the part of `next`.
+    cursor: u32,
+    /// Oldest not acknowledged.
+    una: u32,
+    /// Next to be sent.
+    next: u32,
+    /// End of what has ever been sent.
+    max: u32,
+    /// End of what has been posted.
+    posted: u32,
+    /// The next packet is the first after a rewind.
+    rewound: bool,
+    /// Expiries in a row without progress.
+    pub timeouts: u32,
+    /// The acknowledgement timer expires then; `NEVER` while nothing is in flight.
+    pub deadline: Time,
+    /// Time of the entry in the timer heap that stands for `deadline`.
+    pub timer_entry: Time,
+    /// Time of the entry in the timer heap that will make this QP ready.
+    pub wake: Time,
+    /// Receiver not ready: silent until then.
+    pub silent_until: Time,
+    /// When an acknowledgement was last asked for.
+    asked: Time,
+    /// Start and length of the last packet, from which the pace counts.
+    last: (Time, u32),
+    /// Rate limiter, once a CNP has come.
+    limiter: Option<Box<Limiter>>,
+}
+
+impl Requester {
+    /// Nothing posted.
+    pub fn new() -> Requester {
+        Requester {
+            deadline: Time::NEVER,
+            timer_entry: Time::NEVER,
+            wake: Time::NEVER,
+            ..Requester::default()
+        }
+    }
+
+    /// Appends `[packet, packet + packets)` of `message`.
+    pub fn post(&mut self, message: u32, packet: u32, packets: u32) {
+        let psn = self.posted;
+        self.posted += packets;
+        self.parts.push_back(Part {
+            message,
+            packet,
+            psn,
+            end: self.posted,
+        });
+    }
+
+    /// Packets sent and not acknowledged, since the last rewind.
+    pub fn in_flight(&self) -> u32 {
+        self.next - self.una
+    }
+
+    /// Packets posted and not acknowledged.
+    pub fn unfinished(&self) -> u32 {
+        self.posted - self.una
+    }
+
+    /// Whether there is something that a window of `window` packets (0: none) lets out.
+    pub fn can_send(&self, window: u32) -> bool {
+        self.next < self.posted && (window == 0 || self.in_flight() < window)
+    }
+
+    /// When pace and receiver let the next packet go; if that is later than `now`, the instant at
+    /// which to look again.
+    pub fn ready_at(&mut self, params: Option<&Params>, now: Time) -> Time {
+        if self.silent_until > now {
+            return self.silent_until;
+        }
+        let (Some(limiter), Some(params)) = (&mut self.limiter, params) else {
+            return now;
+        };
+        limiter.catch_up(params, now);
+        let Some(rate) = limiter.pace(params) else {
+            return now;
+        };
+        let at = self.last.0.saturating_add(serialisation(rate, self.last.1));
+        // The rate may rise while the QP waits: it then goes earlier.
+        if at > now { at.min(limiter.due()) } else { now }
+    }
+
+    /// Takes the next packet; the caller has asked `can_send`. It asks for an acknowledgement at the
+    /// end of a part or of the window, after a rewind, and if the last request is `patience` old: the
+    /// timer of a slow QP must not expire because its packets are too few for a coalesced one.
+    pub fn take(&mut self, window: u32, now: Time, patience: Time) -> Option<Next> {
+        let part = *self.parts.get(self.cursor as usize)?;
+        let psn = self.next;
+        self.next += 1;
+        let resent = psn < self.max;
+        self.max = self.max.max(self.next);
+        let last = self.next == part.end;
+        self.cursor += u32::from(last);
+        let stop = last || self.in_flight() == window;
+        let ack_request =
+            std::mem::take(&mut self.rewound) || stop || now.since(self.asked) >= patience;
+        if ack_request {
+            self.asked = now;
+        }
+        let piece = Piece {
+            message: part.message,
+            packet: part.packet + (psn - part.psn),
+        };
+        Some(Next {
+            piece,
+            psn,
+            first: psn == part.psn,
+            ack_request,
+            resent,
+        })
+    }
+
+    /// A packet of `len` bytes has gone out.
+    pub fn sent(&mut self, params: Option<&Params>, now: Time, len: u32) {
+        self.last = (now, len);
+        if let (Some(limiter), Some(params)) = (&mut self.limiter, params) {
+            limiter.sent(params, len);
+        }
+    }
+
+    /// Everything below `end` has arrived: calls `packet` with the message of each packet newly
+    /// acknowledged. True if there was one.
+    pub fn acknowledge(&mut self, end: u32, mut packet: impl FnMut(u32)) -> bool {
+        if end <= self.una || end > self.max {
+            return false;
+        }
+        while self.una < end
+            && let Some(&part) = self.parts.front()
+        {
+            let stop = end.min(part.end);
+            for _ in self.una..stop {
+                packet(part.message);
+            }
+            self.una = stop;
+            if stop == part.end {
+                self.parts.pop_front();
+                self.cursor = self.cursor.saturating_sub(1);
+            }
+        }
+        if self.next < self.una {
+            // A timer had gone back further than it needed to.
+            self.go_to(self.una);
+        }
+        self.timeouts = 0;
+        true
+    }
+
+    /// Goes back to `psn`, if that has been sent and not acknowledged. True if it has an effect.
+    pub fn rewind(&mut self, psn: u32) -> bool {
+        let back = psn >= self.una && psn < self.next;
+        if back {
+            self.go_to(psn);
+            self.rewound = true;
+        }
+        back
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged.
+    pub fn rewind_all(&mut self) {
+        self.rewind(self.una);
+    }
+
+    /// A CNP has come.
+    pub fn congested(&mut self, params: &Params, now: Time) {
+        match &mut self.limiter {
+            Some(limiter) => limiter.congested(params, now),
+            None => self.limiter = Some(Box::new(Limiter::new(params, now))),
+        }
+    }
+
+    /// Drops everything that is not acknowledged.
+    pub fn clear(&mut self) {
+        self.parts.clear();
+        self.cursor = 0;
+        self.una = self.posted;
+        self.next = self.posted;
+        self.max = self.posted;
+        self.deadline = Time::NEVER;
+    }
+
+    fn go_to(&mut self, psn: u32) {
+        self.next = psn;
+        self.cursor = self.parts.partition_point(|part| part.end <= psn) as u32;
+    }
+}
+
+/// Time of one packet at `rate`, rounded up: a packet is short enough for 64 bits.
+fn serialisation(rate: Rate, len: u32) -> Time {
+    Time(
+        (u64::from(len) * 8)
+            .saturating_mul(PS_PER_S)
+            .div_ceil(rate.0.max(1)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drain(requester: &mut Requester) -> Vec<(u32, u32, u32)> {
+        std::iter::from_fn(|| {
+            requester
+                .can_send(0)
+                .then(|| requester.take(0, Time::ZERO, Time::NEVER))
+                .flatten()
+                .map(|n| (n.psn, n.piece.message, n.piece.packet))
+        })
+        .collect()
+    }
+
+    #[test]
+    fn sequence_numbers_map_to_the_pieces_of_each_part_after_any_rewind() {
+        let mut requester = Requester::new();
+        requester.post(7, 10, 3);
+        requester.post(9, 0, 2);
+        let all = [(0, 7, 10), (1, 7, 11), (2, 7, 12), (3, 9, 0), (4, 9, 1)];
+        assert_eq!(drain(&mut requester), all);
+        for psn in (0..5).rev() {
+            assert!(requester.rewind(psn));
+            assert_eq!(drain(&mut requester), all[psn as usize..]);
+        }
+        let mut acked = Vec::new();
+        assert!(requester.acknowledge(4, |message| acked.push(message)));
+        assert_eq!(acked, [7, 7, 7, 9]);
+        requester.rewind_all();
+        requester.post(11, 0, 1);
+        assert_eq!(drain(&mut requester), [(4, 9, 1), (5, 11, 0)]);
+    }
+
+    #[test]
+    fn an_acknowledgement_overtakes_a_rewind() {
+        let mut requester = Requester::new();
+        requester.post(1, 0, 6);
+        requester.post(2, 0, 6);
+        drain(&mut requester);
+        requester.rewind_all();
+        assert!(requester.acknowledge(8, |_| {}));
+        assert_eq!(
+            drain(&mut requester),
+            [(8, 2, 2), (9, 2, 3), (10, 2, 4), (11, 2, 5)]
+        );
+        assert!(!requester.acknowledge(8, |_| {}), "old news");
+        assert!(!requester.acknowledge(13, |_| {}), "never sent");
+    }
+
+    #[test]
+    fn acknowledgements_are_asked_for_where_the_sender_would_wait() {
+        let mut requester = Requester::new();
+        requester.post(1, 0, 5);
+        let (window, patience) = (3, Time::from_us(500));
+        let asks = |requester: &mut Requester, us| {
+            requester
+                .take(window, Time::from_us(us), patience)
+                .is_some_and(|next| next.ack_request)
+        };
+        assert_eq!(
+            [1, 2, 3].map(|us| asks(&mut requester, us)),
+            [false, false, true],
+            "window full"
+        );
+        assert!(!requester.can_send(window));
+        requester.acknowledge(3, |_| {});
+        assert_eq!(
+            [4, 5].map(|us| asks(&mut requester, us)),
+            [false, true],
+            "end of part"
+        );
+        requester.rewind(3);
+        assert!(asks(&mut requester, 6), "first after a rewind");
+        requester.post(2, 0, 5);
+        requester.take(window, Time::from_us(7), patience);
+        requester.acknowledge(5, |_| {});
+        assert_eq!(
+            [500, 507, 508].map(|us| asks(&mut requester, us)),
+            [false, true, true],
+            "too long ago, window full"
+        );
+    }
+
+    #[test]
+    fn a_paced_packet_waits_for_its_time_and_no_longer() {
+        let line = Rate::from_gbps(200);
+        let params = Params::new(crate::DcqcnPreset::Paper, line);
+        let mut requester = Requester::new();
+        requester.post(1, 0, 2);
+        requester.congested(params.as_ref().expect("rate control"), Time::ZERO);
+        assert_eq!(requester.ready_at(params.as_ref(), Time::ZERO), Time::ZERO);
+        requester.sent(params.as_ref(), Time::ZERO, 1000);
+        assert_eq!(
+            requester.ready_at(params.as_ref(), Time(1)),
+            Time(80_000),
+            "1000 B at 100 Gbit/s"
+        );
+        assert_eq!(
+            requester.ready_at(params.as_ref(), Time(80_000)),
+            Time(80_000)
+        );
+    }
+}

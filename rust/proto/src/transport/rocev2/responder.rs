@@ -1,0 +1,170 @@
+//! The receiving half of a QP: the expected sequence number, and which control packets are owed.
+
+use metaroce_wire::{RoceAckKind, Time};
+
+/// A control packet that a QP is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// ACK or NAK with its sequence number.
+    Ack(RoceAckKind, u32),
+    /// Congestion notification.
+    Cnp,
+}
+
+/// Where an arriving sequence number stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The expected one.
+    Expected,
+    /// Had arrived before.
+    Duplicate,
+    /// An earlier one is missing.
+    Ahead,
+}
+
+/// Responder state.
+#[derive(Debug, Default)]
+pub struct Responder {
+    expected: u32,
+    /// In-order packets since the last ACK.
+    unacked: u32,
+    /// No CNP before this.
+    next_cnp: Time,
+    /// A NAK went out for `expected`: silent about packets ahead until that one arrives.
+    nak_sent: bool,
+    ack_owed: bool,
+    nak_owed: Option<RoceAckKind>,
+    cnp_owed: bool,
+}
+
+impl Responder {
+    /// Classifies a packet. A duplicate is acknowledged every time: the acknowledgement that its
+    /// sender waits for may be lost again. The first packet ahead of a gap earns the one NAK.
+    pub fn arrived(&mut self, psn: u32) -> Order {
+        match psn.cmp(&self.expected) {
+            std::cmp::Ordering::Equal => Order::Expected,
+            std::cmp::Ordering::Less => {
+                self.ack_owed = true;
+                Order::Duplicate
+            }
+            std::cmp::Ordering::Greater => {
+                if !self.nak_sent {
+                    self.nak(RoceAckKind::SequenceNak);
+                }
+                Order::Ahead
+            }
+        }
+    }
+
+    /// The expected packet was placed. ACKs go out on request, or for every `every` packets.
+    pub fn accept(&mut self, ack_request: bool, every: u32) {
+        self.expected += 1;
+        self.unacked += 1;
+        self.nak_sent = false;
+        // A NAK still in the queue would now name a packet that has arrived.
+        let outdated = self.nak_owed.take().is_some();
+        self.ack_owed |= ack_request || self.unacked >= every || outdated;
+    }
+
+    /// The expected packet cannot be taken.
+    pub fn nak(&mut self, kind: RoceAckKind) {
+        self.nak_sent = true;
+        self.nak_owed = Some(kind);
+    }
+
+    /// A marked packet has come: notification point, at most one CNP in `gap`.
+    pub fn marked(&mut self, now: Time, gap: Time) {
+        if now >= self.next_cnp {
+            self.next_cnp = now + gap;
+            self.cnp_owed = true;
+        }
+    }
+
+    /// Whether a control packet is owed.
+    pub fn owes(&self) -> bool {
+        self.ack_owed || self.cnp_owed || self.nak_owed.is_some()
+    }
+
+    /// The control packet to send now: its sequence number is that of this moment, so that
+    /// acknowledgements coalesce while the port is busy.
+    pub fn take(&mut self) -> Option<Control> {
+        if std::mem::take(&mut self.cnp_owed) {
+            return Some(Control::Cnp);
+        }
+        let acked = std::mem::take(&mut self.ack_owed);
+        if let Some(kind) = self.nak_owed.take() {
+            self.unacked = 0;
+            return Some(Control::Ack(kind, self.expected));
+        }
+        acked.then(|| {
+            self.unacked = 0;
+            Control::Ack(RoceAckKind::Ack, self.expected.saturating_sub(1))
+        })
+    }
+
+    /// Owes nothing any more.
+    pub fn clear(&mut self) {
+        self.ack_owed = false;
+        self.cnp_owed = false;
+        self.nak_owed = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_nak_a_gap_then_silence_until_it_closes() {
+        let mut responder = Responder::default();
+        for gap in 0..3 {
+            assert_eq!(responder.arrived(gap + 1), Order::Ahead);
+            assert_eq!(
+                responder.take(),
+                Some(Control::Ack(RoceAckKind::SequenceNak, gap))
+            );
+            for psn in gap + 1..gap + 20 {
+                assert_eq!(responder.arrived(psn), Order::Ahead);
+                assert_eq!(responder.take(), None);
+            }
+            assert_eq!(responder.arrived(gap), Order::Expected);
+            responder.accept(false, 8);
+        }
+    }
+
+    #[test]
+    fn every_duplicate_is_acknowledged() {
+        let mut responder = Responder::default();
+        responder.accept(true, 8);
+        for _ in 0..5 {
+            assert_eq!(responder.take(), Some(Control::Ack(RoceAckKind::Ack, 0)));
+            assert_eq!(responder.arrived(0), Order::Duplicate);
+        }
+    }
+
+    #[test]
+    fn acks_coalesce_by_count_and_answer_requests() {
+        let mut responder = Responder::default();
+        let mut acks = Vec::new();
+        for psn in 0..20 {
+            responder.accept(psn == 10, 8);
+            acks.extend(responder.take());
+        }
+        assert_eq!(
+            acks,
+            [7, 10, 18].map(|psn| Control::Ack(RoceAckKind::Ack, psn))
+        );
+    }
+
+    #[test]
+    fn cnps_keep_their_gap() {
+        let mut responder = Responder::default();
+        let sent = (0..100)
+            .filter(|&us| {
+                responder.marked(Time::from_us(us), Time::from_us(50));
+                responder.take() == Some(Control::Cnp)
+            })
+            .collect::<Vec<_>>();
+        assert_eq!(sent, [0, 50]);
+    }
+}

@@ -1,0 +1,218 @@
+//! Two endpoints on a link of fixed rate and delay for each plane, with a script that decides the
+//! fate of each packet.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use metaroce_proto::{
+    Completion, CompletionKind, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest,
+};
+use metaroce_wire::{Bytes, ConnId, Ecn, HostId, Packet, PlaneId, Rate, Time};
+
+/// Registered bytes of each end, at offset 0 with key 0.
+pub const MEMORY: u64 = 64 << 20;
+
+/// What the link does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Arrives,
+    Marked,
+    Lost,
+}
+
+enum Event {
+    Arrival(usize, Packet),
+    Free(usize, usize),
+}
+
+pub struct Pair {
+    pub ends: [Endpoint; 2],
+    /// The only connection; both ends number it alike.
+    pub connection: ConnId,
+    pub now: Time,
+    /// When something last happened: timers without effect do not count.
+    pub active_at: Time,
+    /// Every packet put on the wire, lost ones too, with the time at which it began.
+    pub log: Vec<(Time, Packet)>,
+    pub completions: [Vec<Completion>; 2],
+    pub message_done_at: Vec<Time>,
+    /// Placed ranges of each end: address → (length, source).
+    placed: [BTreeMap<u64, Vec<(u32, u64)>>; 2],
+    rate: Rate,
+    delay: Time,
+    busy: [Vec<bool>; 2],
+    queue: BinaryHeap<Reverse<(Time, usize)>>,
+    events: Vec<Option<Event>>,
+    fate: Box<dyn FnMut(&Packet) -> Fate>,
+}
+
+impl Pair {
+    pub fn new(mut ends: [Endpoint; 2], planes: usize, rate: Rate, delay: Time) -> Pair {
+        for (end, peer) in ends.iter_mut().zip([1, 0]) {
+            end.register(0, MEMORY);
+            let connection = end.connect(HostId(peer));
+            end.bind(connection, ConnId(0));
+        }
+        Pair {
+            ends,
+            connection: ConnId(0),
+            now: Time::ZERO,
+            active_at: Time::ZERO,
+            log: Vec::new(),
+            completions: [Vec::new(), Vec::new()],
+            message_done_at: Vec::new(),
+            placed: [BTreeMap::new(), BTreeMap::new()],
+            rate,
+            delay,
+            busy: [vec![false; planes], vec![false; planes]],
+            queue: BinaryHeap::new(),
+            events: Vec::new(),
+            fate: Box::new(|_| Fate::Arrives),
+        }
+    }
+
+    /// Sets the script.
+    pub fn fate(&mut self, fate: impl FnMut(&Packet) -> Fate + 'static) {
+        self.fate = Box::new(fate);
+    }
+
+    pub fn post(&mut self, end: usize, request: WorkRequest) {
+        self.ends[end]
+            .post(self.now, self.connection, request)
+            .expect("a valid request");
+    }
+
+    pub fn post_receive(&mut self, end: usize, request: ReceiveRequest) {
+        self.ends[end]
+            .post_receive(self.connection, request)
+            .expect("a valid receive");
+    }
+
+    /// Runs until nothing is waited for.
+    pub fn run(&mut self) {
+        self.run_until(Time::NEVER);
+    }
+
+    /// Runs everything that happens up to `end`.
+    pub fn run_until(&mut self, end: Time) {
+        self.serve();
+        loop {
+            let event = self
+                .queue
+                .peek()
+                .map_or(Time::NEVER, |&Reverse((at, _))| at);
+            let timer = self.ends[0].poll_timeout().min(self.ends[1].poll_timeout());
+            let at = event.min(timer);
+            if at == Time::NEVER || at > end {
+                return;
+            }
+            self.now = at;
+            let before = (self.log.len(), self.completions.each_ref().map(Vec::len));
+            if event <= timer {
+                let Reverse((_, index)) = self.queue.pop().expect("peeked");
+                self.handle(index);
+                self.active_at = at;
+            } else {
+                self.ends
+                    .iter_mut()
+                    .filter(|e| e.poll_timeout() <= at)
+                    .for_each(|e| e.handle_timeout(at));
+            }
+            self.serve();
+            if before != (self.log.len(), self.completions.each_ref().map(Vec::len)) {
+                self.active_at = at;
+            }
+        }
+    }
+
+    /// Requests that ended well, in order.
+    pub fn succeeded(&self, end: usize, kind: CompletionKind) -> Vec<u32> {
+        let ok = self.completions[end]
+            .iter()
+            .filter(|c| c.kind == kind && c.status == CompletionStatus::Success);
+        ok.map(|c| c.wr_id).collect()
+    }
+
+    /// Whether each byte of `[at, at + len)` was placed once, from the same address at the peer.
+    pub fn placed_once(&self, end: usize, at: u64, len: u64) -> bool {
+        let mut next = at;
+        for (&address, copies) in self.placed[end].range(at..at + len) {
+            let &[(bytes, source)] = copies.as_slice() else {
+                return false;
+            };
+            if address != next || source != address {
+                return false;
+            }
+            next += u64::from(bytes);
+        }
+        next == at + len
+    }
+
+    /// Every placement below `limit` at end 1 happened once.
+    pub fn check_memory(&self, limit: u64) {
+        for (address, copies) in self.placed[1].range(..limit) {
+            assert_eq!(copies.len(), 1, "placed at {address}");
+        }
+    }
+
+    fn handle(&mut self, index: usize) {
+        match self.events[index].take() {
+            Some(Event::Arrival(end, packet)) => {
+                if let Some(placement) = self.ends[end].handle_packet(self.now, &packet) {
+                    self.place(end, &placement);
+                }
+            }
+            Some(Event::Free(end, plane)) => {
+                self.busy[end][plane] = false;
+                self.transmit(end, plane);
+            }
+            None => {}
+        }
+    }
+
+    fn place(&mut self, end: usize, placement: &Placement) {
+        self.placed[end]
+            .entry(placement.address)
+            .or_default()
+            .push((placement.len, placement.source));
+        if placement.message_done {
+            self.message_done_at.push(self.now);
+        }
+    }
+
+    fn serve(&mut self) {
+        for end in 0..2 {
+            while let Some(completion) = self.ends[end].poll_completion() {
+                self.completions[end].push(completion);
+            }
+            for plane in 0..self.busy[end].len() {
+                if !self.busy[end][plane] && self.ends[end].ports_ready() >> plane & 1 == 1 {
+                    self.transmit(end, plane);
+                }
+            }
+        }
+    }
+
+    fn transmit(&mut self, end: usize, plane: usize) {
+        let Some(mut packet) = self.ends[end].poll_transmit(self.now, PlaneId(plane as u8)) else {
+            return;
+        };
+        assert_eq!(packet.envelope.plane.index(), plane);
+        self.log.push((self.now, packet));
+        self.busy[end][plane] = true;
+        let free_at = self.now + self.rate.time_for(Bytes(u64::from(packet.envelope.len)));
+        let fate = (self.fate)(&packet);
+        self.push(free_at, Event::Free(end, plane));
+        if fate == Fate::Marked {
+            packet.envelope.ecn = Ecn::Ce;
+        }
+        if fate != Fate::Lost {
+            self.push(free_at + self.delay, Event::Arrival(1 - end, packet));
+        }
+    }
+
+    fn push(&mut self, at: Time, event: Event) {
+        self.queue.push(Reverse((at, self.events.len())));
+        self.events.push(Some(event));
+    }
+}

@@ -1,0 +1,269 @@
+//! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
+
+use metaroce_driver::{Data, DriverError, Outcome, Spec, Status};
+use metaroce_engine::Columns;
+use metaroce_engine::pattern::{Expect, Fill};
+use pyo3::buffer::{Element, PyBuffer};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+
+pyo3::create_exception!(
+    metaroce._core,
+    ConfigError,
+    PyValueError,
+    "A specification is refused: field, value, allowed."
+);
+
+/// The column `name` of `columns` as a vector; empty if it is absent and need not be there.
+fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -> PyResult<Vec<T>> {
+    let refuse = |what: String| ConfigError::new_err(format!("columns.{name}: {what}"));
+    match columns.get_item(name)? {
+        Some(value) => {
+            let buffer = PyBuffer::<T>::get(&value)
+                .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
+            buffer
+                .to_vec(columns.py())
+                .map_err(|e| refuse(e.to_string()))
+        }
+        None if required => Err(refuse(
+            "missing; allowed: the columns of a program".to_owned(),
+        )),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// All columns of a run, owned.
+struct Owned {
+    rank_start: Vec<u32>,
+    op: Vec<u8>,
+    peer: Vec<u32>,
+    stream: Vec<u32>,
+    local: Vec<u64>,
+    remote: Vec<u64>,
+    bytes: Vec<u64>,
+    dep_start: Vec<u32>,
+    deps: Vec<u32>,
+    start: Vec<u64>,
+    fills: Vec<Fill>,
+    expects: Vec<Expect>,
+    memory: Option<Vec<u8>>,
+}
+
+impl Owned {
+    fn read(columns: &Bound<'_, PyDict>) -> PyResult<Owned> {
+        Ok(Owned {
+            rank_start: column(columns, "rank_start", true)?,
+            op: column(columns, "op", true)?,
+            peer: column(columns, "peer", true)?,
+            stream: column(columns, "stream", true)?,
+            local: column(columns, "local", true)?,
+            remote: column(columns, "remote", true)?,
+            bytes: column(columns, "bytes", true)?,
+            dep_start: column(columns, "dep_start", true)?,
+            deps: column(columns, "deps", true)?,
+            start: column(columns, "start_ps", false)?,
+            fills: fills(columns)?,
+            expects: expects(columns)?,
+            memory: if columns.contains("memory")? {
+                Some(column(columns, "memory", true)?)
+            } else {
+                None
+            },
+        })
+    }
+
+    fn data(&self) -> Data<'_> {
+        let program = Columns {
+            rank_start: &self.rank_start,
+            op: &self.op,
+            peer: &self.peer,
+            stream: &self.stream,
+            local: &self.local,
+            remote: &self.remote,
+            bytes: &self.bytes,
+            dep_start: &self.dep_start,
+            deps: &self.deps,
+            start: &self.start,
+        };
+        Data {
+            program,
+            fills: self.fills.clone(),
+            expects: self.expects.clone(),
+            memory: self.memory.as_deref(),
+        }
+    }
+}
+
+fn same_length(columns: &[(&str, usize)]) -> PyResult<()> {
+    match columns.windows(2).find(|pair| pair[0].1 != pair[1].1) {
+        Some(pair) => Err(ConfigError::new_err(format!(
+            "columns.{}: length {} is not allowed; allowed: length {}",
+            pair[1].0, pair[1].1, pair[0].1
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
+    let rank: Vec<u32> = column(columns, "fill_rank", false)?;
+    let offset: Vec<u64> = column(columns, "fill_offset", !rank.is_empty())?;
+    let count: Vec<u64> = column(columns, "fill_count", !rank.is_empty())?;
+    let index: Vec<u64> = column(columns, "fill_index", !rank.is_empty())?;
+    same_length(&[
+        ("fill_rank", rank.len()),
+        ("fill_offset", offset.len()),
+        ("fill_count", count.len()),
+        ("fill_index", index.len()),
+    ])?;
+    let fill = |i: usize| Fill {
+        rank: rank[i],
+        offset: offset[i],
+        count: count[i],
+        index: index[i],
+    };
+    Ok((0..rank.len()).map(fill).collect())
+}
+
+fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
+    let rank: Vec<u32> = column(columns, "expect_rank", false)?;
+    let offset: Vec<u64> = column(columns, "expect_offset", !rank.is_empty())?;
+    let count: Vec<u64> = column(columns, "expect_count", !rank.is_empty())?;
+    let from: Vec<u32> = column(columns, "expect_from", !rank.is_empty())?;
+    let index: Vec<u64> = column(columns, "expect_index", !rank.is_empty())?;
+    let lengths = [offset.len(), count.len(), from.len(), index.len()];
+    for (name, length) in [
+        "expect_offset",
+        "expect_count",
+        "expect_from",
+        "expect_index",
+    ]
+    .into_iter()
+    .zip(lengths)
+    {
+        same_length(&[("expect_rank", rank.len()), (name, length)])?;
+    }
+    let expect = |i: usize| Expect {
+        rank: rank[i],
+        offset: offset[i],
+        count: count[i],
+        from: from[i],
+        index: index[i],
+    };
+    Ok((0..rank.len()).map(expect).collect())
+}
+
+/// Runs one simulation.
+///
+/// `spec` is a JSON object and `columns` maps column names to C-contiguous buffers; both are
+/// described in `_core.pyi`. The interpreter lock is released during the run and signals are
+/// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
+#[pyfunction]
+fn simulate<'py>(
+    py: Python<'py>,
+    spec: &str,
+    columns: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let spec: Spec =
+        serde_json::from_str(spec).map_err(|e| ConfigError::new_err(format!("spec: {e}")))?;
+    let owned = Owned::read(columns)?;
+    let mut signal = None;
+    let outcome = py.detach(|| {
+        let mut interrupted = || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => false,
+            Err(raised) => {
+                signal = Some(raised);
+                true
+            }
+        };
+        metaroce_driver::simulate(&spec, &owned.data(), &mut interrupted)
+    });
+    match outcome {
+        Ok(outcome) => to_dict(py, &outcome),
+        Err(DriverError::Config(message)) => Err(ConfigError::new_err(message)),
+        Err(DriverError::Interrupted) => {
+            Err(signal.unwrap_or_else(|| PyKeyboardInterrupt::new_err(())))
+        }
+    }
+}
+
+fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+    let result = PyDict::new(py);
+    let status = match outcome.status {
+        Status::Done => "done",
+        Status::Bound => "bound",
+        Status::Stalled => "stalled",
+    };
+    result.set_item("status", status)?;
+    result.set_item("time_ps", outcome.time.0)?;
+    result.set_item(
+        "iteration_start_ps",
+        outcome
+            .iterations
+            .iter()
+            .map(|span| span.0.0)
+            .collect::<Vec<_>>(),
+    )?;
+    result.set_item(
+        "iteration_end_ps",
+        outcome
+            .iterations
+            .iter()
+            .map(|span| span.1.0)
+            .collect::<Vec<_>>(),
+    )?;
+    result.set_item("digest", format!("{:016x}", outcome.digest))?;
+    result.set_item("version", env!("CARGO_PKG_VERSION"))?;
+    result.set_item("wrong", outcome.check.map(|(wrong, _)| wrong))?;
+    result.set_item("checked", outcome.check.map_or(0, |(_, checked)| checked))?;
+    result.set_item("resolved", outcome.resolved.to_string())?;
+    let counters = PyDict::new(py);
+    for &(name, value) in &outcome.counters {
+        counters.set_item(name, value)?;
+    }
+    result.set_item("counters", counters)?;
+    result.set_item("plane_bytes", &outcome.plane_bytes)?;
+    result.set_item("plane_bins", &outcome.plane_bins)?;
+    let stalled = PyList::empty(py);
+    for flow in &outcome.stalled {
+        let entry = PyDict::new(py);
+        entry.set_item("src", flow.src)?;
+        entry.set_item("dst", flow.dst)?;
+        entry.set_item("stream", flow.stream)?;
+        entry.set_item("bytes_left", flow.bytes_left)?;
+        entry.set_item("reason", &flow.reason)?;
+        stalled.append(entry)?;
+    }
+    result.set_item("stalled_flows", stalled)?;
+    result.set_item("wqe_done_ps", little_endian(py, &outcome.wqe_done))?;
+    result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
+    result.set_item(
+        "memory",
+        outcome.memory.as_ref().map(|bytes| PyBytes::new(py, bytes)),
+    )?;
+    result.set_item("payload_line_rate_bps", outcome.payload_line_rate)?;
+    Ok(result)
+}
+
+fn little_endian<'py>(py: Python<'py>, column: &[u64]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = column
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
+    PyBytes::new(py, &bytes)
+}
+
+/// All defaults of the core, as JSON.
+#[pyfunction]
+fn defaults() -> String {
+    metaroce_driver::defaults().to_string()
+}
+
+/// The compiled core of metaroce.
+#[pymodule(gil_used = false)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("ConfigError", module.py().get_type::<ConfigError>())?;
+    module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(defaults, module)?)
+}

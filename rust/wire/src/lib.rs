@@ -1,0 +1,19 @@
+//! Units, identifiers and packets: the bottom that every other crate shares.
+//!
+//! A [`Packet`] is an [`Envelope`], which is all a switch may read, and a [`Body`], which only
+//! endpoints read. Lengths on the wire are exact, inter-frame gap included ([`lengths`]); byte
+//! encodings are not part of this crate yet. Nothing here knows a topology or a protocol rule.
+
+pub mod hint;
+pub mod ids;
+pub mod lengths;
+pub mod packet;
+pub mod units;
+
+pub use hint::RateHint;
+pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
+pub use packet::{
+    Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind,
+    RoceData, Segment,
+};
+pub use units::{Bytes, Rate, Time};

@@ -1,0 +1,239 @@
+//! A packet: the envelope that the fabric reads, and a body for the endpoints.
+//!
+//! Every data packet names its own place in memory (F1, F2) through its [`Segment`]: an address
+//! for a Write, the index of the posted receive for a Send. Both transports share it, so that one
+//! receiver places for both. Payload is a length and the address at the sender it is read from.
+
+use crate::hint::RateHint;
+use crate::ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
+use crate::units::Time;
+
+/// A packet on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// What switches read.
+    pub envelope: Envelope,
+    /// What endpoints read.
+    pub body: Body,
+}
+
+/// The part of a packet that the fabric may read (and, for `ecn` and `link`, write).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Envelope {
+    /// Sending host.
+    pub src: HostId,
+    /// Destination host.
+    pub dst: HostId,
+    /// Hash of the addresses, constant for a (src, dst) pair: see [`Envelope::address_hash`].
+    pub hash: u32,
+    /// Length on the wire, gap included ([`crate::lengths`]).
+    pub len: u32,
+    /// The directed link being crossed; kept by the fabric.
+    pub link: u32,
+    /// UDP source port: the ECMP entropy (F3).
+    pub entropy: u16,
+    /// Plane, chosen by the sending NIC alone (F4).
+    pub plane: PlaneId,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
+    /// Data or control.
+    pub class: Class,
+}
+
+impl Envelope {
+    /// The address part of the ECMP hash input (a switch mixes in its own seed).
+    pub const fn address_hash(src: HostId, dst: HostId) -> u32 {
+        let mut h = (src.0 as u64) << 32 | dst.0 as u64;
+        h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        (h >> 32) as u32
+    }
+}
+
+/// The two ECN code points that matter here: both transports send ECN-capable packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// ECN-capable, not marked.
+    #[default]
+    Ect0,
+    /// Congestion experienced.
+    Ce,
+}
+
+/// What a packet carries, as far as loss definitions and counters care.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Class {
+    /// Payload.
+    #[default]
+    Data,
+    /// Acknowledgements, notifications, probes.
+    Control,
+}
+
+/// What an endpoint reads.
+#[derive(Clone, Copy, Debug)]
+pub enum Body {
+    /// MetaRoCE-style data.
+    MrData(MrData),
+    /// MetaRoCE-style acknowledgement of one path.
+    MrAck(MrAck),
+    /// Asks whether a path delivers.
+    MrProbe(MrProbe),
+    /// Answers a probe, on the path that it came by.
+    MrProbeReply(MrProbe),
+    /// RoCEv2 data.
+    RoceData(RoceData),
+    /// RoCEv2 ACK or NAK.
+    RoceAck(RoceAck),
+    /// RoCEv2 congestion notification.
+    RoceCnp(Cnp),
+}
+
+/// The operation that a segment is part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opcode {
+    /// One-sided: the packet carries its address.
+    #[default]
+    Write,
+    /// Two-sided: the packet carries the index of the posted receive.
+    Send,
+}
+
+/// The piece of a message in a data packet, and where it belongs.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Segment {
+    /// Write: address in the region of the message's first byte. Send: unused.
+    pub address: u64,
+    /// Address at the sender that this piece is read from; registered, so it may be read at
+    /// delivery. Stands for the payload bytes.
+    pub source: u64,
+    /// Length of the whole message, bytes.
+    pub message_len: u64,
+    /// Number of the message on its stream.
+    pub message: u32,
+    /// Offset of this piece in the message, in MTUs.
+    pub packet: u32,
+    /// Payload bytes in this packet.
+    pub len: u32,
+    /// Write: remote key. Send: index of the posted receive on the stream.
+    pub key: u32,
+    /// Name of the work request at the sender; not on the wire, for records only.
+    pub tag: u32,
+    /// Ordered stream.
+    pub stream: StreamId,
+    /// Write or Send.
+    pub opcode: Opcode,
+}
+
+impl Segment {
+    /// The remote key of a Write.
+    pub const fn rkey(&self) -> Rkey {
+        Rkey(self.key)
+    }
+}
+
+/// MetaRoCE-style data packet: a segment on a path with the path's own sequence number (F6).
+#[derive(Clone, Copy, Debug)]
+pub struct MrData {
+    /// Piece of message.
+    pub segment: Segment,
+    /// Sending time, echoed by the acknowledgement.
+    pub sent_at: Time,
+    /// Connection at the receiver.
+    pub connection: ConnId,
+    /// Sequence number on (path, epoch).
+    pub pps: u32,
+    /// Sender's unsent backlog on this connection, bytes, saturating: input of the rate hint.
+    pub demand: u32,
+    /// Path, as numbered by the sender.
+    pub path: u16,
+    /// Counts entropy changes of the path.
+    pub epoch: u8,
+    /// This segment was sent before.
+    pub resent: bool,
+}
+
+/// MetaRoCE-style acknowledgement: the state of one path, anchored at its highest sequence number.
+#[derive(Clone, Copy, Debug)]
+pub struct MrAck {
+    /// Bit k: `max_pps - 1 - k` has arrived (F6: 256 bits).
+    pub sack: [u64; 4],
+    /// Sending time of the packet that caused this acknowledgement.
+    pub echo: Time,
+    /// Connection at the data sender.
+    pub connection: ConnId,
+    /// Highest sequence number seen on (path, epoch).
+    pub max_pps: u32,
+    /// CE marks seen on (path, epoch), cumulative.
+    pub ce_count: u32,
+    /// Share of inbound bandwidth granted to this sender (F8).
+    pub hint: RateHint,
+    /// Path reported.
+    pub path: u16,
+    /// Its epoch.
+    pub epoch: u8,
+}
+
+/// MetaRoCE-style probe of a path.
+#[derive(Clone, Copy, Debug)]
+pub struct MrProbe {
+    /// Sending time of the probe.
+    pub sent_at: Time,
+    /// Connection at the destination of this packet.
+    pub connection: ConnId,
+    /// Path probed.
+    pub path: u16,
+    /// Its epoch.
+    pub epoch: u8,
+}
+
+/// RoCEv2 RC data packet.
+#[derive(Clone, Copy, Debug)]
+pub struct RoceData {
+    /// Piece of message.
+    pub segment: Segment,
+    /// Connection (peer pair) at the receiver.
+    pub connection: ConnId,
+    /// Packet sequence number of the QP; 24 bits on the wire, never wrapped here.
+    pub psn: u32,
+    /// QP of the pair.
+    pub qp: u16,
+    /// The sender asks for an ACK (last packet of a message, or resent).
+    pub ack_request: bool,
+}
+
+/// RoCEv2 acknowledgement.
+#[derive(Clone, Copy, Debug)]
+pub struct RoceAck {
+    /// Connection at the data sender.
+    pub connection: ConnId,
+    /// ACK: all up to and including this arrived. NAK: this one is expected.
+    pub psn: u32,
+    /// QP of the pair.
+    pub qp: u16,
+    /// Which of them.
+    pub kind: RoceAckKind,
+}
+
+/// AETH syndrome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoceAckKind {
+    /// Positive, cumulative.
+    Ack,
+    /// PSN sequence error: go back to the expected PSN.
+    SequenceNak,
+    /// Receiver not ready: try again later.
+    RnrNak,
+    /// Remote access error: the QP fails.
+    AccessNak,
+}
+
+/// RoCEv2 congestion notification.
+#[derive(Clone, Copy, Debug)]
+pub struct Cnp {
+    /// Connection at the data sender.
+    pub connection: ConnId,
+    /// QP of the pair whose packets were marked.
+    pub qp: u16,
+}
