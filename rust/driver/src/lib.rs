@@ -19,11 +19,7 @@ pub use spec::{Data, DriverError, Spec, defaults};
 ///
 /// # Errors
 /// [`DriverError::Config`] names the field that is refused, its value and what is allowed.
-pub fn simulate(
-    spec: &Spec,
-    data: &Data,
-    interrupted: &mut dyn FnMut() -> bool,
-) -> Result<Outcome, DriverError> {
+pub fn simulate(spec: &Spec, data: &Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
     let mut simulation = world::build(spec, data)?;
     simulation.run(interrupted)?;
     Ok(record::outcome(spec, simulation))

@@ -42,10 +42,7 @@ impl Packets {
     #[inline]
     pub fn remove(&mut self, slot: u32) -> Packet {
         self.free.push(slot);
-        Packet {
-            envelope: self.envelopes[slot as usize],
-            body: self.bodies[slot as usize],
-        }
+        Packet { envelope: self.envelopes[slot as usize], body: self.bodies[slot as usize] }
     }
 
     /// Forgets a packet.
@@ -62,9 +59,7 @@ impl Packets {
     /// Dooms all packets on links for which `dead` holds.
     pub fn doom(&mut self, dead: impl Fn(u32) -> bool) {
         let mut live = vec![true; self.envelopes.len()];
-        self.free
-            .iter()
-            .for_each(|&slot| live[slot as usize] = false);
+        self.free.iter().for_each(|&slot| live[slot as usize] = false);
         for (slot, envelope) in self.envelopes.iter().enumerate() {
             self.doomed[slot] |= live[slot] && dead(envelope.link);
         }
@@ -84,12 +79,7 @@ impl Packets {
         {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             // SAFETY: prefetching any address is allowed; this one is inside the slab or just past it.
-            unsafe {
-                _mm_prefetch(
-                    self.envelopes.as_ptr().wrapping_add(slot as usize).cast(),
-                    _MM_HINT_T0,
-                )
-            };
+            unsafe { _mm_prefetch(self.envelopes.as_ptr().wrapping_add(slot as usize).cast(), _MM_HINT_T0) };
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = slot;

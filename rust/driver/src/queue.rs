@@ -91,11 +91,7 @@ impl EventQueue {
             self.heads[slot] = self.chunks.len() as u32;
             let mut events = [0; CHUNK];
             events[0] = key;
-            self.chunks.push(Chunk {
-                events,
-                next: head,
-                len: 1,
-            });
+            self.chunks.push(Chunk { events, next: head, len: 1 });
         } else {
             let chunk = &mut self.chunks[fresh as usize];
             self.free = chunk.next;
@@ -128,10 +124,7 @@ impl EventQueue {
     /// Moves on to the next bucket that holds something. False if there is none.
     fn advance(&mut self) -> bool {
         let near = self.next_occupied();
-        let far = self
-            .far
-            .peek()
-            .map(|&Reverse(key)| (key >> 64) as u64 >> self.shift);
+        let far = self.far.peek().map(|&Reverse(key)| (key >> 64) as u64 >> self.shift);
         self.cursor = match (near, far) {
             (Some(a), Some(b)) => a.min(b),
             (Some(a), None) | (None, Some(a)) => a,
@@ -156,8 +149,7 @@ impl EventQueue {
         let mut at = self.heads[slot];
         while at != NIL {
             let chunk = &mut self.chunks[at as usize];
-            self.current
-                .extend_from_slice(&chunk.events[..chunk.len as usize]);
+            self.current.extend_from_slice(&chunk.events[..chunk.len as usize]);
             self.in_wheel -= chunk.len as usize;
             let next = chunk.next;
             chunk.next = self.free;

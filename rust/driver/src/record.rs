@@ -74,26 +74,16 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         Some(End_::TimeLimit) => Status::Bound,
         Some(End_::Stalled) | None => Status::Stalled,
     };
-    let check = simulation
-        .verify
-        .as_ref()
-        .filter(|v| !v.expects.is_empty())
-        .and_then(|v| v.result);
+    let check = simulation.verify.as_ref().filter(|v| !v.expects.is_empty()).and_then(|v| v.result);
     let mut digest = fold(simulation.progress.digest, simulation.progress.now.0);
     for &(_, value) in &counters {
         digest = fold(digest, value);
     }
-    let stalled = if status == Status::Stalled {
-        stalled(&simulation)
-    } else {
-        Vec::new()
-    };
+    let stalled = if status == Status::Stalled { stalled(&simulation) } else { Vec::new() };
     let rate = payload_line_rate(spec, &simulation.fabric).0;
     let memory = simulation.verify.filter(|v| v.give_back).map(|v| {
         let ranks = spec.hosts_of_ranks.len();
-        (0..ranks)
-            .flat_map(|rank| v.memory.rank(rank).iter().copied())
-            .collect()
+        (0..ranks).flat_map(|rank| v.memory.rank(rank).iter().copied()).collect()
     });
     Outcome {
         status,
@@ -128,10 +118,7 @@ fn resolved(spec: &Spec) -> serde_json::Value {
 
 fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
     let mut total = Counters::default();
-    simulation
-        .endpoints
-        .iter()
-        .for_each(|e| total.add(e.counters()));
+    simulation.endpoints.iter().for_each(|e| total.add(e.counters()));
     let fabric = simulation.fabric.counters();
     vec![
         ("packets_injected", fabric.injected),

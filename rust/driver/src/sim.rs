@@ -7,9 +7,7 @@
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory, Op};
 use metaroce_fabric::{End, Fabric, Step, Target};
-use metaroce_proto::{
-    Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest,
-};
+use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest};
 use metaroce_wire::{Body, ConnId, HostId, Opcode, Packet, PlaneId, Rkey, StreamId, Time};
 
 use crate::packets::Packets;
@@ -80,9 +78,7 @@ impl Progress {
 
 /// One step of the digest.
 pub(crate) const fn fold(digest: u64, value: u64) -> u64 {
-    (digest ^ value)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        .rotate_left(29)
+    (digest ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
 /// Payload of a run, and what it is checked against.
@@ -113,13 +109,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(wqes: usize, planes: usize, bin: Option<u64>) -> Recorder {
         let (done, placed) = (vec![u64::MAX; wqes], vec![u64::MAX; wqes]);
-        Recorder {
-            done,
-            placed,
-            plane_bytes: vec![0; planes],
-            bins: vec![Vec::new(); planes],
-            bin,
-        }
+        Recorder { done, placed, plane_bytes: vec![0; planes], bins: vec![Vec::new(); planes], bin }
     }
 
     #[inline]
@@ -246,8 +236,7 @@ impl Simulation {
     fn deliver(&mut self, now: Time, host: HostId, packet: &Packet) {
         let placement = self.endpoints[host.index()].handle_packet(now, packet);
         if let Some(placement) = placement {
-            self.recorder
-                .placement(now, packet.envelope.plane, &placement);
+            self.recorder.placement(now, packet.envelope.plane, &placement);
             if self.verify.is_some() {
                 self.place(host, &placement);
             }
@@ -262,11 +251,7 @@ impl Simulation {
         };
         let from = self.rank_of_host[placement.src.index()] as usize;
         let to = self.rank_of_host[host.index()] as usize;
-        verify.memory.place(
-            (from, placement.source),
-            (to, placement.address),
-            placement.len as usize,
-        );
+        verify.memory.place((from, placement.source), (to, placement.address), placement.len as usize);
         verify.placements += 1;
         if verify.placements == verify.flip_at {
             verify.memory.flip(to, placement.address);
@@ -350,38 +335,19 @@ impl Simulation {
         let len = wqe.bytes as usize;
         match wqe.op {
             Op::Send | Op::Write => {
-                let opcode = if wqe.op == Op::Send {
-                    Opcode::Send
-                } else {
-                    Opcode::Write
-                };
+                let opcode = if wqe.op == Op::Send { Opcode::Send } else { Opcode::Write };
                 let (stream, local, remote) = (StreamId(wqe.stream), wqe.local, wqe.remote);
-                let request = WorkRequest {
-                    wr_id: id,
-                    opcode,
-                    stream,
-                    local,
-                    len: wqe.bytes,
-                    remote,
-                    rkey: Rkey(0),
-                };
+                let request = WorkRequest { wr_id: id, opcode, stream, local, len: wqe.bytes, remote, rkey: Rkey(0) };
                 let (host, connection) = self.connection(rank, wqe.peer);
                 if self.endpoints[host].post(now, connection, request).is_err() {
                     self.progress.ended = Some(End_::Stalled);
                 }
             }
             Op::Recv => {
-                let request = ReceiveRequest {
-                    wr_id: id,
-                    stream: StreamId(wqe.stream),
-                    local: wqe.local,
-                    len: wqe.bytes,
-                };
+                let request =
+                    ReceiveRequest { wr_id: id, stream: StreamId(wqe.stream), local: wqe.local, len: wqe.bytes };
                 let (host, connection) = self.connection(rank, wqe.peer);
-                if self.endpoints[host]
-                    .post_receive(connection, request)
-                    .is_err()
-                {
+                if self.endpoints[host].post_receive(connection, request).is_err() {
                     self.progress.ended = Some(End_::Stalled);
                 }
             }
@@ -425,16 +391,12 @@ impl Simulation {
             }
             self.idle[host] &= !(1 << plane.0);
             let free = self.fabric.port_free(HostId(host as u32), plane);
-            self.queue.push(
-                free,
-                PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0),
-            );
+            self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
         }
         let due = endpoint.poll_timeout();
         if due < self.timer_at[host] {
             self.timer_at[host] = due;
-            self.queue
-                .push(due.max(now), TIMER << KIND_SHIFT | host as u32);
+            self.queue.push(due.max(now), TIMER << KIND_SHIFT | host as u32);
         }
     }
 
@@ -448,10 +410,7 @@ impl Simulation {
 }
 
 /// The connection that a packet will touch at its destination.
-#[expect(
-    dead_code,
-    reason = "second-level prefetch is switched on where it pays"
-)]
+#[expect(dead_code, reason = "second-level prefetch is switched on where it pays")]
 pub(crate) fn connection_of(body: &Body) -> ConnId {
     match body {
         Body::MrData(b) => b.connection,

@@ -20,14 +20,8 @@ pub enum DriverError {
 }
 
 impl DriverError {
-    pub(crate) fn config(
-        field: &str,
-        value: impl std::fmt::Display,
-        allowed: impl std::fmt::Display,
-    ) -> DriverError {
-        DriverError::Config(format!(
-            "{field}: {value} is not allowed; allowed: {allowed}"
-        ))
+    pub(crate) fn config(field: &str, value: impl std::fmt::Display, allowed: impl std::fmt::Display) -> DriverError {
+        DriverError::Config(format!("{field}: {value} is not allowed; allowed: {allowed}"))
     }
 }
 
@@ -173,9 +167,7 @@ impl Payload {
     pub(crate) fn dtype(&self) -> Result<Dtype, DriverError> {
         let known = Dtype::NAMES.iter().find(|(name, _)| *name == self.dtype);
         let names = || Dtype::NAMES.map(|(name, _)| name).join(", ");
-        known
-            .map(|&(_, dtype)| dtype)
-            .ok_or_else(|| DriverError::config("payload.dtype", &self.dtype, names()))
+        known.map(|&(_, dtype)| dtype).ok_or_else(|| DriverError::config("payload.dtype", &self.dtype, names()))
     }
 }
 
@@ -230,11 +222,7 @@ impl Fabric {
             }
         }
         if let Some(i) = links.ecn_pmax.iter().position(|p| !(0.0..=1.0).contains(p)) {
-            return Err(DriverError::config(
-                &format!("fabric.links.ecn_pmax[{i}]"),
-                links.ecn_pmax[i],
-                "0 to 1",
-            ));
+            return Err(DriverError::config(&format!("fabric.links.ecn_pmax[{i}]"), links.ecn_pmax[i], "0 to 1"));
         }
         let cable = |i: usize| Cable {
             a: links.a[i],
@@ -249,12 +237,7 @@ impl Fabric {
         Ok(FabricSpec {
             hosts: self.hosts,
             planes: self.planes,
-            switches: switches
-                .plane
-                .iter()
-                .zip(&switches.tier)
-                .map(|(&plane, &tier)| Switch { plane, tier })
-                .collect(),
+            switches: switches.plane.iter().zip(&switches.tier).map(|(&plane, &tier)| Switch { plane, tier }).collect(),
             cables: (0..rows).map(cable).collect(),
             ecmp: self.ecmp,
             reroute_delay: Time(self.reroute_delay_ps),

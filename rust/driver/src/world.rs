@@ -24,18 +24,8 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     let base_rtt = base_rtt(spec, &fabric);
     let mut endpoints: Vec<Endpoint> = (0..hosts as u32)
         .map(|host| {
-            let ports = (0..planes)
-                .map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8)))
-                .collect();
-            Endpoint::new(
-                &spec.transport,
-                Environment {
-                    host: HostId(host),
-                    ports,
-                    base_rtt,
-                    routes: fabric.routes(),
-                },
-            )
+            let ports = (0..planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
+            Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes: fabric.routes() })
         })
         .collect();
     for &host in &spec.hosts_of_ranks {
@@ -46,21 +36,13 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
     }
-    let wqes = if spec.record_wqes {
-        program.wqes().len()
-    } else {
-        0
-    };
+    let wqes = if spec.record_wqes { program.wqes().len() } else { 0 };
     Ok(Simulation {
         queue: EventQueue::new(bucket_shift(hosts * planes)),
         packets: Packets::default(),
         idle: vec![(1u32 << planes) - 1; hosts],
         timer_at: vec![Time::NEVER; hosts],
-        faults: spec
-            .faults
-            .iter()
-            .map(|f| (Time(f.at_ps), target(f.target, f.id), f.up))
-            .collect(),
+        faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
         progress: Progress::new(spec.warmup, spec.iterations),
@@ -114,28 +96,16 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
         return Err(DriverError::config("iterations", 0, "at least 1"));
     }
     if spec.transport.mtu() < 256 || spec.transport.mtu() > 16_384 {
-        return Err(DriverError::config(
-            "transport.mtu",
-            spec.transport.mtu(),
-            "256 to 16384 bytes",
-        ));
+        return Err(DriverError::config("transport.mtu", spec.transport.mtu(), "256 to 16384 bytes"));
     }
     if spec.record_bin_ps == Some(0) {
         return Err(DriverError::config("record_bin_ps", 0, "at least 1"));
     }
-    let counts = [
-        spec.fabric.links.a.len(),
-        spec.fabric.switches.plane.len(),
-        spec.fabric.planes as usize,
-    ];
+    let counts = [spec.fabric.links.a.len(), spec.fabric.switches.plane.len(), spec.fabric.planes as usize];
     for (i, fault) in spec.faults.iter().enumerate() {
         let count = counts[fault.target as usize];
         if fault.id as usize >= count {
-            return Err(DriverError::config(
-                &format!("faults[{i}].id"),
-                fault.id,
-                format!("below {count}"),
-            ));
+            return Err(DriverError::config(&format!("faults[{i}].id"), fault.id, format!("below {count}")));
         }
     }
     check_payload(spec, data, ranks)
@@ -148,36 +118,19 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
     let size = payload.dtype()?.size() as u64;
     let fits = |rank: u32, offset: u64, count: u64| {
         (rank as usize) < ranks
-            && count
-                .checked_mul(size)
-                .and_then(|b| b.checked_add(offset))
-                .is_some_and(|end| end <= spec.memory_bytes)
+            && count.checked_mul(size).and_then(|b| b.checked_add(offset)).is_some_and(|end| end <= spec.memory_bytes)
     };
     if data.fills.iter().any(|f| !fits(f.rank, f.offset, f.count)) {
-        return Err(DriverError::config(
-            "fill",
-            "a range",
-            "ranges inside the memory of a rank",
-        ));
+        return Err(DriverError::config("fill", "a range", "ranges inside the memory of a rank"));
     }
-    if data
-        .expects
-        .iter()
-        .any(|e| !fits(e.rank, e.offset, e.count))
-    {
-        return Err(DriverError::config(
-            "expect",
-            "a range",
-            "ranges inside the memory of a rank",
-        ));
+    if data.expects.iter().any(|e| !fits(e.rank, e.offset, e.count)) {
+        return Err(DriverError::config("expect", "a range", "ranges inside the memory of a rank"));
     }
     let bytes = ranks as u64 * spec.memory_bytes;
     match data.memory {
-        Some(memory) if memory.len() as u64 != bytes => Err(DriverError::config(
-            "memory",
-            format!("{} bytes", memory.len()),
-            format!("{bytes} bytes"),
-        )),
+        Some(memory) if memory.len() as u64 != bytes => {
+            Err(DriverError::config("memory", format!("{} bytes", memory.len()), format!("{bytes} bytes")))
+        }
         _ => Ok(()),
     }
 }
@@ -191,9 +144,7 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     let mut memory = Memory::new(ranks, bytes, dtype);
     if let Some(initial) = data.memory {
         for rank in 0..ranks {
-            memory
-                .rank_mut(rank)
-                .copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
+            memory.rank_mut(rank).copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
         }
     }
     Ok(Some(Verify {
@@ -218,9 +169,7 @@ fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
         for &a in &far {
             for &b in &far {
                 if a != b {
-                    longest = longest.max(
-                        fabric.idle_time(a, b, plane, data) + fabric.idle_time(b, a, plane, ack),
-                    );
+                    longest = longest.max(fabric.idle_time(a, b, plane, data) + fabric.idle_time(b, a, plane, ack));
                 }
             }
         }
@@ -238,11 +187,8 @@ pub(crate) fn full_packet(spec: &Spec) -> u32 {
 
 /// Payload rate of a host: all its ports, full packets, headers and gaps taken off.
 pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
-    let total: u64 = (0..spec.fabric.planes)
-        .map(|p| fabric.port_rate(HostId(0), PlaneId(p as u8)).0)
-        .sum();
-    let share =
-        u128::from(total) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
+    let total: u64 = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(0), PlaneId(p as u8)).0).sum();
+    let share = u128::from(total) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
     Rate(share as u64)
 }
 
@@ -254,26 +200,16 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     let mut connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program
-            .of_rank(rank)
-            .iter()
-            .filter(|w| matches!(w.op, Op::Send | Op::Recv | Op::Write));
+        let talks = program.of_rank(rank).iter().filter(|w| matches!(w.op, Op::Send | Op::Recv | Op::Write));
         let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
         peers.sort_unstable();
         peers.dedup();
-        pairs.extend(
-            peers
-                .into_iter()
-                .map(|peer| (peer.min(rank as u32), peer.max(rank as u32))),
-        );
+        pairs.extend(peers.into_iter().map(|peer| (peer.min(rank as u32), peer.max(rank as u32))));
     }
     pairs.sort_unstable();
     pairs.dedup();
     for (a, b) in pairs {
-        let (host_a, host_b) = (
-            spec.hosts_of_ranks[a as usize],
-            spec.hosts_of_ranks[b as usize],
-        );
+        let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
@@ -281,8 +217,6 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
         connections[a as usize].push((b, at_a));
         connections[b as usize].push((a, at_b));
     }
-    connections
-        .iter_mut()
-        .for_each(|list: &mut Vec<_>| list.sort_unstable());
+    connections.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
     connections
 }

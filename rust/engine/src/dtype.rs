@@ -1,8 +1,5 @@
 //! Element types and their sums.
-#![expect(
-    clippy::float_arithmetic,
-    reason = "payload is summed in its own type; nothing is decided by it"
-)]
+#![expect(clippy::float_arithmetic, reason = "payload is summed in its own type; nothing is decided by it")]
 
 use half::bf16;
 
@@ -44,22 +41,18 @@ impl Dtype {
     /// `target[i] = target[i] + addend[i]`, in this order of operands.
     pub fn add(self, target: &mut [u8], addend: &[u8]) {
         match self {
-            Dtype::Float32 => each(target, addend, |a, b| {
-                (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes()
-            }),
-            Dtype::Float64 => each(target, addend, |a, b| {
-                (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes()
-            }),
+            Dtype::Float32 => {
+                each(target, addend, |a, b| (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes())
+            }
+            Dtype::Float64 => {
+                each(target, addend, |a, b| (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes())
+            }
             Dtype::Bfloat16 => each(target, addend, |a, b| {
                 let sum = bf16::from_le_bytes(a).to_f32() + bf16::from_le_bytes(b).to_f32();
                 bf16::from_f32(sum).to_le_bytes()
             }),
             Dtype::Int32 => {
-                each(target, addend, |a, b| {
-                    i32::from_le_bytes(a)
-                        .wrapping_add(i32::from_le_bytes(b))
-                        .to_le_bytes()
-                });
+                each(target, addend, |a, b| i32::from_le_bytes(a).wrapping_add(i32::from_le_bytes(b)).to_le_bytes());
             }
             Dtype::Int8 => each(target, addend, |[a], [b]| [a.wrapping_add(b)]),
         }
@@ -89,11 +82,7 @@ impl Dtype {
 }
 
 #[inline]
-fn each<const N: usize>(
-    target: &mut [u8],
-    addend: &[u8],
-    add: impl Fn([u8; N], [u8; N]) -> [u8; N],
-) {
+fn each<const N: usize>(target: &mut [u8], addend: &[u8], add: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     let (target, _) = target.as_chunks_mut::<N>();
     let (addend, _) = addend.as_chunks::<N>();
     for (t, a) in target.iter_mut().zip(addend) {

@@ -16,12 +16,7 @@ pub struct Engine {
 impl Engine {
     /// An engine that has not started.
     pub fn new(program: Program) -> Engine {
-        Engine {
-            waits: Vec::new(),
-            startable: VecDeque::new(),
-            unfinished: 0,
-            program,
-        }
+        Engine { waits: Vec::new(), startable: VecDeque::new(), unfinished: 0, program }
     }
 
     /// The program.
@@ -34,8 +29,7 @@ impl Engine {
         self.waits.clone_from(&self.program.waits);
         self.unfinished = self.waits.len();
         self.startable.clear();
-        self.startable
-            .extend((0..self.waits.len() as u32).filter(|&i| self.waits[i as usize] == 0));
+        self.startable.extend((0..self.waits.len() as u32).filter(|&i| self.waits[i as usize] == 0));
     }
 
     /// The next entry that may start.

@@ -12,10 +12,7 @@ pub struct Memory {
 impl Memory {
     /// Zeroed memory.
     pub fn new(ranks: usize, bytes: usize, dtype: Dtype) -> Memory {
-        Memory {
-            ranks: (0..ranks).map(|_| vec![0; bytes]).collect(),
-            dtype,
-        }
+        Memory { ranks: (0..ranks).map(|_| vec![0; bytes]).collect(), dtype }
     }
 
     /// Element type.

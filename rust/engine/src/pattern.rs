@@ -53,26 +53,13 @@ impl Pattern {
     /// The pattern.
     pub fn new(dtype: Dtype, ranks: u32) -> Pattern {
         let limit = dtype.exact_limit();
-        let bits = (1..=8)
-            .rev()
-            .find(|&b| u64::from(ranks) * ((1 << b) - 1) <= limit);
-        let sparse = if bits.is_some() {
-            1
-        } else {
-            ranks.div_ceil(128)
-        };
-        let mut pattern = Pattern {
-            dtype,
-            bits: bits.unwrap_or(7),
-            sparse,
-            sums: Vec::new(),
-        };
+        let bits = (1..=8).rev().find(|&b| u64::from(ranks) * ((1 << b) - 1) <= limit);
+        let sparse = if bits.is_some() { 1 } else { ranks.div_ceil(128) };
+        let mut pattern = Pattern { dtype, bits: bits.unwrap_or(7), sparse, sums: Vec::new() };
         pattern.sums = (0..1u32 << pattern.bits)
             .map(|u| {
                 let mut encoded = [0; 8];
-                let sum = (0..ranks)
-                    .map(|r| pattern.value(r, u))
-                    .fold(0, u32::wrapping_add);
+                let sum = (0..ranks).map(|r| pattern.value(r, u)).fold(0, u32::wrapping_add);
                 dtype.store(&mut encoded[..dtype.size()], sum);
                 encoded
             })
@@ -98,8 +85,7 @@ impl Pattern {
         (0..1u32 << self.bits)
             .map(|u| {
                 let mut encoded = [0; 8];
-                self.dtype
-                    .store(&mut encoded[..self.dtype.size()], self.value(rank, u));
+                self.dtype.store(&mut encoded[..self.dtype.size()], self.value(rank, u));
                 encoded
             })
             .collect()
@@ -110,8 +96,7 @@ impl Pattern {
         let size = self.dtype.size();
         for fill in fills {
             let table = self.encoded(fill.rank);
-            let bytes = &mut memory.rank_mut(fill.rank as usize)[fill.offset as usize..]
-                [..fill.count as usize * size];
+            let bytes = &mut memory.rank_mut(fill.rank as usize)[fill.offset as usize..][..fill.count as usize * size];
             for (i, element) in bytes.chunks_exact_mut(size).enumerate() {
                 element.copy_from_slice(&table[self.place(fill.index + i as u64) as usize][..size]);
             }
@@ -130,12 +115,9 @@ impl Pattern {
                 own = self.encoded(expect.from);
                 &own
             };
-            let bytes = &memory.rank(expect.rank as usize)[expect.offset as usize..]
-                [..expect.count as usize * size];
+            let bytes = &memory.rank(expect.rank as usize)[expect.offset as usize..][..expect.count as usize * size];
             for (i, element) in bytes.chunks_exact(size).enumerate() {
-                wrong += u64::from(
-                    element != &table[self.place(expect.index + i as u64) as usize][..size],
-                );
+                wrong += u64::from(element != &table[self.place(expect.index + i as u64) as usize][..size]);
             }
             checked += expect.count;
         }
@@ -153,31 +135,14 @@ mod tests {
             for ranks in [2, 7, 64, 85, 86, 200, 300, 1000] {
                 let pattern = Pattern::new(dtype, ranks);
                 let mut memory = Memory::new(ranks as usize + 1, 64 * dtype.size(), dtype);
-                let all = |rank| Fill {
-                    rank,
-                    offset: 0,
-                    count: 64,
-                    index: 1_000_003,
-                };
+                let all = |rank| Fill { rank, offset: 0, count: 64, index: 1_000_003 };
                 pattern.fill(&mut memory, &(0..ranks).map(all).collect::<Vec<_>>());
                 for order in [(0..ranks).collect::<Vec<_>>(), (0..ranks).rev().collect()] {
                     let mut sum = vec![0; 64 * dtype.size()];
-                    order
-                        .iter()
-                        .for_each(|&r| dtype.add(&mut sum, memory.rank(r as usize)));
+                    order.iter().for_each(|&r| dtype.add(&mut sum, memory.rank(r as usize)));
                     memory.rank_mut(ranks as usize).copy_from_slice(&sum);
-                    let expect = Expect {
-                        rank: ranks,
-                        offset: 0,
-                        count: 64,
-                        from: ALL_RANKS,
-                        index: 1_000_003,
-                    };
-                    assert_eq!(
-                        pattern.check(&memory, &[expect]),
-                        (0, 64),
-                        "{name}, {ranks} ranks"
-                    );
+                    let expect = Expect { rank: ranks, offset: 0, count: 64, from: ALL_RANKS, index: 1_000_003 };
+                    assert_eq!(pattern.check(&memory, &[expect]), (0, 64), "{name}, {ranks} ranks");
                 }
             }
         }
@@ -187,22 +152,8 @@ mod tests {
     fn a_flipped_byte_and_a_shifted_place_are_wrong() {
         let pattern = Pattern::new(Dtype::Float32, 8);
         let mut memory = Memory::new(8, 4000, Dtype::Float32);
-        pattern.fill(
-            &mut memory,
-            &[Fill {
-                rank: 3,
-                offset: 0,
-                count: 1000,
-                index: 0,
-            }],
-        );
-        let expect = |index| Expect {
-            rank: 3,
-            offset: 0,
-            count: 1000,
-            from: 3,
-            index,
-        };
+        pattern.fill(&mut memory, &[Fill { rank: 3, offset: 0, count: 1000, index: 0 }]);
+        let expect = |index| Expect { rank: 3, offset: 0, count: 1000, from: 3, index };
         assert_eq!(pattern.check(&memory, &[expect(0)]).0, 0);
         assert!(pattern.check(&memory, &[expect(1)]).0 > 900);
         memory.flip(3, 1234);

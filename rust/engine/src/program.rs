@@ -89,18 +89,8 @@ pub struct Program {
     pub(crate) start: Vec<u64>,
 }
 
-fn refuse<T>(
-    column: &'static str,
-    index: usize,
-    value: u64,
-    allowed: impl Into<String>,
-) -> Result<T, ProgramError> {
-    Err(ProgramError {
-        column,
-        index,
-        value,
-        allowed: allowed.into(),
-    })
+fn refuse<T>(column: &'static str, index: usize, value: u64, allowed: impl Into<String>) -> Result<T, ProgramError> {
+    Err(ProgramError { column, index, value, allowed: allowed.into() })
 }
 
 impl Program {
@@ -121,11 +111,7 @@ impl Program {
         let mut program = Program {
             wqes,
             rank_start: columns.rank_start.to_vec(),
-            waits: columns
-                .dep_start
-                .windows(2)
-                .map(|w| w[1].saturating_sub(w[0]))
-                .collect(),
+            waits: columns.dep_start.windows(2).map(|w| w[1].saturating_sub(w[0])).collect(),
             dependents_start: vec![0; count + 1],
             dependents: vec![0; columns.deps.len()],
             start: columns.start.to_vec(),
@@ -200,11 +186,7 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
         ("remote", columns.remote.len(), count),
         ("bytes", columns.bytes.len(), count),
         ("dep_start", columns.dep_start.len(), count + 1),
-        (
-            "start_ps",
-            columns.start.len(),
-            if columns.start.is_empty() { 0 } else { count },
-        ),
+        ("start_ps", columns.start.len(), if columns.start.is_empty() { 0 } else { count }),
     ];
     for (column, length, expected) in lengths {
         if length != expected {
@@ -214,26 +196,15 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
     if count >= 1 << 28 {
         return refuse("op", count, count as u64, "fewer than 2^28 entries");
     }
-    for (column, starts, end) in [
-        ("rank_start", columns.rank_start, count),
-        ("dep_start", columns.dep_start, columns.deps.len()),
-    ] {
+    for (column, starts, end) in
+        [("rank_start", columns.rank_start, count), ("dep_start", columns.dep_start, columns.deps.len())]
+    {
         let ends = (starts.first().copied(), starts.last().copied());
         if starts.len() < 2 && column == "rank_start" || ends != (Some(0), Some(end as u32)) {
-            return refuse(
-                column,
-                0,
-                u64::from(ends.1.unwrap_or(0)),
-                format!("0 first and {end} last"),
-            );
+            return refuse(column, 0, u64::from(ends.1.unwrap_or(0)), format!("0 first and {end} last"));
         }
         if let Some(at) = starts.windows(2).position(|w| w[0] > w[1]) {
-            return refuse(
-                column,
-                at + 1,
-                u64::from(starts[at + 1]),
-                "no value below the one before",
-            );
+            return refuse(column, at + 1, u64::from(starts[at + 1]), "no value below the one before");
         }
     }
     Ok(())
@@ -250,13 +221,7 @@ fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, Pro
         other => return refuse("op", i, u64::from(other), "0 to 5"),
     };
     let ranks = columns.rank_start.len() as u32 - 1;
-    let Wqe {
-        local,
-        remote,
-        bytes,
-        peer,
-        ..
-    } = Wqe {
+    let Wqe { local, remote, bytes, peer, .. } = Wqe {
         local: columns.local[i],
         remote: columns.remote[i],
         bytes: columns.bytes[i],
@@ -268,39 +233,17 @@ fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, Pro
         return refuse("bytes", i, 0, "at least 1");
     }
     if matches!(op, Op::Send | Op::Recv | Op::Write) && (peer >= ranks || peer as usize == rank) {
-        return refuse(
-            "peer",
-            i,
-            u64::from(peer),
-            format!("another rank below {ranks}"),
-        );
+        return refuse("peer", i, u64::from(peer), format!("another rank below {ranks}"));
     }
     let Ok(stream) = u16::try_from(columns.stream[i]) else {
         return refuse("stream", i, u64::from(columns.stream[i]), "0 to 65535");
     };
     let fits = |offset: u64| offset <= memory && bytes <= memory - offset;
     if op != Op::Noop && !fits(local) {
-        return refuse(
-            "local",
-            i,
-            local,
-            format!("a range inside the {memory} bytes of a rank"),
-        );
+        return refuse("local", i, local, format!("a range inside the {memory} bytes of a rank"));
     }
     if matches!(op, Op::Write | Op::Copy | Op::Sum) && !fits(remote) {
-        return refuse(
-            "remote",
-            i,
-            remote,
-            format!("a range inside the {memory} bytes of a rank"),
-        );
+        return refuse("remote", i, remote, format!("a range inside the {memory} bytes of a rank"));
     }
-    Ok(Wqe {
-        local,
-        remote,
-        bytes,
-        peer,
-        stream,
-        op,
-    })
+    Ok(Wqe { local, remote, bytes, peer, stream, op })
 }

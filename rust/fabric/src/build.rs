@@ -20,17 +20,10 @@ impl Fabric {
         let mut sides = Vec::with_capacity(2 * spec.cables.len());
         let mut ends = Vec::with_capacity(2 * spec.cables.len());
         for (row, cable) in spec.cables.iter().enumerate() {
-            for (direction, (from, to)) in [(cable.a, cable.b), (cable.b, cable.a)]
-                .into_iter()
-                .enumerate()
-            {
+            for (direction, (from, to)) in [(cable.a, cable.b), (cable.b, cable.a)].into_iter().enumerate() {
                 let entity = (2 * row + direction) as u64;
                 let port = Port::new(cable, from < spec.hosts);
-                sides.push(port.side(
-                    cable,
-                    stream(spec.seed, entity, LOSS),
-                    stream(spec.seed, entity, ECN),
-                ));
+                sides.push(port.side(cable, stream(spec.seed, entity, LOSS), stream(spec.seed, entity, ECN)));
                 ports.push(port);
                 ends.push(to);
             }
@@ -75,10 +68,7 @@ impl Fabric {
     fn set_strides(&mut self) {
         for shape in &self.shapes {
             let widest = |tier: u32, switches: &[SwitchState]| {
-                let of_tier = shape
-                    .switches
-                    .iter()
-                    .filter(|&&s| switches[s as usize].tier == tier);
+                let of_tier = shape.switches.iter().filter(|&&s| switches[s as usize].tier == tier);
                 let columns = shape.leaves.len() as u32;
                 let choices = of_tier.flat_map(|&s| {
                     let first = self.offsets[s as usize];
@@ -101,14 +91,7 @@ impl Fabric {
 
     /// Distinct routes between far hosts of a plane: the product of the choices on the way.
     pub fn routes(&self) -> u32 {
-        let last_tier = |shape: &PlaneShape| {
-            shape
-                .leaves
-                .iter()
-                .map(|&leaf| self.fan(shape, leaf))
-                .max()
-                .unwrap_or(1)
-        };
+        let last_tier = |shape: &PlaneShape| shape.leaves.iter().map(|&leaf| self.fan(shape, leaf)).max().unwrap_or(1);
         self.shapes.iter().map(last_tier).max().unwrap_or(1)
     }
 
@@ -136,15 +119,10 @@ impl Fabric {
                     let choice = self.routes.choices[self.offsets[from as usize] as usize + column];
                     if from != to && choice.count == 0 {
                         let host = |leaf: u32| {
-                            let of_plane = &self.attachments[plane * self.hosts as usize..]
-                                [..self.hosts as usize];
+                            let of_plane = &self.attachments[plane * self.hosts as usize..][..self.hosts as usize];
                             of_plane.iter().position(|a| a.leaf == leaf).unwrap_or(0) as u32
                         };
-                        return Err(SpecError::Disconnected {
-                            plane: plane as u32,
-                            a: host(from),
-                            b: host(to),
-                        });
+                        return Err(SpecError::Disconnected { plane: plane as u32, a: host(from), b: host(to) });
                     }
                 }
             }
@@ -170,37 +148,21 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
             ));
         }
         if !(1..=3).contains(&switch.tier) {
-            return Err(SpecError::range(
-                format!("fabric.switches.tier[{i}]"),
-                switch.tier,
-                "1 to 3",
-            ));
+            return Err(SpecError::range(format!("fabric.switches.tier[{i}]"), switch.tier, "1 to 3"));
         }
     }
     for (i, cable) in spec.cables.iter().enumerate() {
         let field = |name: &str| format!("fabric.links.{name}[{i}]");
         for (name, end) in [("a", cable.a), ("b", cable.b)] {
             if end as usize >= nodes {
-                return Err(SpecError::range(
-                    field(name),
-                    end,
-                    format!("a node below {nodes}"),
-                ));
+                return Err(SpecError::range(field(name), end, format!("a node below {nodes}")));
             }
         }
         if cable.a < spec.hosts && cable.b < spec.hosts {
-            return Err(SpecError::range(
-                field("b"),
-                cable.b,
-                "a switch at one end at least",
-            ));
+            return Err(SpecError::range(field("b"), cable.b, "a switch at one end at least"));
         }
         if cable.rate.0 == 0 || cable.rate.0 > MAX_RATE {
-            return Err(SpecError::range(
-                field("rate_bps"),
-                cable.rate.0,
-                format!("1 to {MAX_RATE}"),
-            ));
+            return Err(SpecError::range(field("rate_bps"), cable.rate.0, format!("1 to {MAX_RATE}")));
         }
         if cable.queue.0 == 0 {
             return Err(SpecError::range(field("queue_bytes"), 0, "at least 1"));
@@ -214,11 +176,7 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
         }
     }
     if !(0.0..1.0).contains(&spec.loss.probability) {
-        return Err(SpecError::range(
-            "loss.probability",
-            spec.loss.probability,
-            "0 <= p < 1",
-        ));
+        return Err(SpecError::range("loss.probability", spec.loss.probability, "0 <= p < 1"));
     }
     Ok(())
 }
@@ -228,14 +186,7 @@ type Attached = (Vec<Attachment>, Vec<u32>, Vec<PlaneShape>);
 /// Where each host hangs in each plane, and which switches are leaves.
 fn attach(spec: &FabricSpec) -> Result<Attached, SpecError> {
     let slots = spec.hosts as usize * spec.planes as usize;
-    let mut attachments = vec![
-        Attachment {
-            leaf: u32::MAX,
-            column: 0,
-            down: 0
-        };
-        slots
-    ];
+    let mut attachments = vec![Attachment { leaf: u32::MAX, column: 0, down: 0 }; slots];
     let mut uplinks = vec![u32::MAX; slots];
     let mut shapes = vec![PlaneShape::default(); spec.planes as usize];
     for (number, switch) in spec.switches.iter().enumerate() {
@@ -263,11 +214,7 @@ fn attach(spec: &FabricSpec) -> Result<Attached, SpecError> {
             leaves.push(switch);
             leaves.len() - 1
         });
-        attachments[slot] = Attachment {
-            leaf: switch,
-            column: column as u32,
-            down: up ^ 1,
-        };
+        attachments[slot] = Attachment { leaf: switch, column: column as u32, down: up ^ 1 };
         uplinks[slot] = up;
     }
     if let Some(slot) = uplinks.iter().position(|&u| u == u32::MAX) {
@@ -286,20 +233,8 @@ fn edges(spec: &FabricSpec) -> Vec<Edge> {
     for (row, cable) in spec.cables.iter().enumerate() {
         if cable.a >= spec.hosts && cable.b >= spec.hosts {
             let (a, b, link) = (cable.a - spec.hosts, cable.b - spec.hosts, 2 * row as u32);
-            edges.push(Edge {
-                link,
-                from: a,
-                to: b,
-                known_up: true,
-                up: true,
-            });
-            edges.push(Edge {
-                link: link + 1,
-                from: b,
-                to: a,
-                known_up: true,
-                up: true,
-            });
+            edges.push(Edge { link, from: a, to: b, known_up: true, up: true });
+            edges.push(Edge { link: link + 1, from: b, to: a, known_up: true, up: true });
         }
     }
     edges

@@ -131,8 +131,7 @@ impl Fabric {
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
         let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
-        let target =
-            self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()];
+        let target = self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()];
         if target.column == switch.own_column {
             packet.link = target.down;
         } else {
@@ -151,11 +150,7 @@ impl Fabric {
     #[inline]
     pub fn end(&self, packet: &Envelope) -> End {
         let node = self.ends[packet.link as usize];
-        if node < self.hosts {
-            End::Host(HostId(node))
-        } else {
-            End::Switch
-        }
+        if node < self.hosts { End::Host(HostId(node)) } else { End::Switch }
     }
 
     /// The packet has reached its host.
@@ -167,10 +162,7 @@ impl Fabric {
     /// When the host's port into `plane` is free again.
     #[inline]
     pub fn port_free(&self, host: HostId, plane: PlaneId) -> Time {
-        Time(
-            self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize]
-                .busy_until,
-        )
+        Time(self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize].busy_until)
     }
 
     /// Rate of the host's port into `plane`.
@@ -181,18 +173,10 @@ impl Fabric {
 
     /// One host of each leaf of the first plane.
     pub fn one_host_per_leaf(&self) -> Vec<HostId> {
-        let first_of = |&leaf: &u32| {
-            self.attachments[..self.hosts as usize]
-                .iter()
-                .position(|a| a.leaf == leaf)
-        };
-        self.shapes.first().map_or_else(Vec::new, |s| {
-            s.leaves
-                .iter()
-                .filter_map(first_of)
-                .map(|h| HostId(h as u32))
-                .collect()
-        })
+        let first_of = |&leaf: &u32| self.attachments[..self.hosts as usize].iter().position(|a| a.leaf == leaf);
+        self.shapes
+            .first()
+            .map_or_else(Vec::new, |s| s.leaves.iter().filter_map(first_of).map(|h| HostId(h as u32)).collect())
     }
 
     /// Time of one packet of `len` bytes on the wire from `src` to `dst` in `plane` with nothing in
@@ -229,14 +213,8 @@ impl Fabric {
 
     /// The longest backlog that any switch queue has had, bytes.
     pub fn max_queue(&self) -> u64 {
-        let bytes =
-            |row: usize, port: &Port| self.cables[row / 2].rate.bytes_in(Time(port.max_backlog)).0;
-        self.ports
-            .iter()
-            .enumerate()
-            .map(|(row, port)| bytes(row, port))
-            .max()
-            .unwrap_or(0)
+        let bytes = |row: usize, port: &Port| self.cables[row / 2].rate.bytes_in(Time(port.max_backlog)).0;
+        self.ports.iter().enumerate().map(|(row, port)| bytes(row, port)).max().unwrap_or(0)
     }
 
     /// Bytes that `link` has carried, gaps included.
@@ -327,8 +305,7 @@ impl Fabric {
         let alive = |node: u32| {
             node < self.hosts || {
                 let switch = node - self.hosts;
-                !self.down.switches.contains(&switch)
-                    && !self.down.planes.contains(&self.planes[switch as usize])
+                !self.down.switches.contains(&switch) && !self.down.planes.contains(&self.planes[switch as usize])
             }
         };
         !self.down.cables.contains(&(link as u32 / 2)) && alive(cable.a) && alive(cable.b)
@@ -348,9 +325,5 @@ fn ecmp(kind: Ecmp, switch: &SwitchState, packet: &Envelope, count: u32) -> u32 
             (h ^ (h >> 15)).wrapping_mul(0x27d4_eb2f) >> 8
         }
     };
-    if count.is_power_of_two() {
-        value & (count - 1)
-    } else {
-        value % count
-    }
+    if count.is_power_of_two() { value & (count - 1) } else { value % count }
 }

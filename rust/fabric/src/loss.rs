@@ -49,10 +49,7 @@ impl Loss {
 }
 
 /// `probability` in 2⁻³², rounded down; saturates just below 1.
-#[expect(
-    clippy::float_arithmetic,
-    reason = "the one place where a probability given as a float becomes an integer"
-)]
+#[expect(clippy::float_arithmetic, reason = "the one place where a probability given as a float becomes an integer")]
 pub fn threshold(probability: f64) -> u32 {
     (probability * 4_294_967_296.0) as u32
 }
@@ -71,10 +68,7 @@ mod tests {
             let expected = n * permille / 1000;
             let variance = n * permille * (1000 - permille) / 1_000_000;
             let error = hits.abs_diff(expected);
-            assert!(
-                error * error <= 16 * variance,
-                "seed {seed}: {hits} of {n}, expected {expected}"
-            );
+            assert!(error * error <= 16 * variance, "seed {seed}: {hits} of {n}, expected {expected}");
         }
     }
 

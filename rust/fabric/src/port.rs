@@ -50,50 +50,24 @@ const BIT_PS: u64 = 8 * metaroce_wire::units::PS_PER_S;
 impl Port {
     /// The output port at a switch or, with `pulled`, at a host, where nothing ever queues.
     pub(crate) fn new(cable: &Cable, pulled: bool) -> Port {
-        let drain = |bytes: u64| {
-            u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(cable.rate.0))
-        };
+        let drain = |bytes: u64| u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(cable.rate.0));
         let drain = |bytes| drain(bytes).unwrap_or(u64::MAX);
         let marking = !pulled && cable.kmax.0 > 0;
         Port {
             busy_until: 0,
-            limit: if pulled {
-                u64::MAX
-            } else {
-                drain(cable.queue.0)
-            },
-            kmin: if marking {
-                drain(cable.kmin.0)
-            } else {
-                u64::MAX
-            },
-            kmax: if marking {
-                drain(cable.kmax.0)
-            } else {
-                u64::MAX
-            },
+            limit: if pulled { u64::MAX } else { drain(cable.queue.0) },
+            kmin: if marking { drain(cable.kmin.0) } else { u64::MAX },
+            kmax: if marking { drain(cable.kmax.0) } else { u64::MAX },
             delay: cable.delay.0,
             max_backlog: 0,
             tx_bytes: 0,
-            ps_per_byte: if BIT_PS.is_multiple_of(cable.rate.0) {
-                (BIT_PS / cable.rate.0) as u32
-            } else {
-                0
-            },
+            ps_per_byte: if BIT_PS.is_multiple_of(cable.rate.0) { (BIT_PS / cable.rate.0) as u32 } else { 0 },
             tx_packets: 0,
         }
     }
 
     pub(crate) fn side(&self, cable: &Cable, loss: Pcg32, ecn: Pcg32) -> PortSide {
-        PortSide {
-            loss,
-            ecn,
-            pmax: cable.pmax,
-            up: true,
-            configured_limit: self.limit,
-            rate: cable.rate.0,
-            carry: 0,
-        }
+        PortSide { loss, ecn, pmax: cable.pmax, up: true, configured_limit: self.limit, rate: cable.rate.0, carry: 0 }
     }
 
     /// Queues a packet; answers when its last bit reaches the far end.
@@ -124,11 +98,7 @@ impl Port {
         self.tx_bytes += u64::from(packet.len);
         self.tx_packets = self.tx_packets.wrapping_add(1);
         // A link that is down swallows what its transmitter still sends.
-        if full {
-            Err(Refusal::Down)
-        } else {
-            Ok(Time(self.busy_until + self.delay))
-        }
+        if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
     }
 
     /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
@@ -136,10 +106,7 @@ impl Port {
     fn mark(&self, side: &mut PortSide, backlog: u64, packet: &mut Envelope) {
         let marked = backlog >= self.kmax || {
             let share = u128::from(backlog - self.kmin) * u128::from(side.pmax);
-            draw(
-                &mut side.ecn,
-                (share / u128::from((self.kmax - self.kmin).max(1))) as u32,
-            )
+            draw(&mut side.ecn, (share / u128::from((self.kmax - self.kmin).max(1))) as u32)
         };
         if marked {
             packet.ecn = Ecn::Ce;
@@ -172,16 +139,8 @@ mod tests {
 
     fn port(rate: u64) -> (Port, Vec<PortSide>) {
         let (rate, delay) = (Rate(rate), Time(1000));
-        let cable = Cable {
-            a: 0,
-            b: 1,
-            rate,
-            delay,
-            queue: Bytes(10_000),
-            kmin: Bytes(2000),
-            kmax: Bytes(4000),
-            pmax: 0,
-        };
+        let cable =
+            Cable { a: 0, b: 1, rate, delay, queue: Bytes(10_000), kmin: Bytes(2000), kmax: Bytes(4000), pmax: 0 };
         let port = Port::new(&cable, false);
         let side = port.side(&cable, stream(1, 0, LOSS), stream(1, 0, ECN));
         (port, vec![side])
@@ -189,19 +148,8 @@ mod tests {
 
     fn packet(len: u32) -> Envelope {
         let (entropy, hash, link) = (0, 0, 0);
-        let (src, dst, plane, ecn, class) =
-            (HostId(0), HostId(1), PlaneId(0), Ecn::Ect0, Class::Data);
-        Envelope {
-            src,
-            dst,
-            hash,
-            len,
-            link,
-            entropy,
-            plane,
-            ecn,
-            class,
-        }
+        let (src, dst, plane, ecn, class) = (HostId(0), HostId(1), PlaneId(0), Ecn::Ect0, Class::Data);
+        Envelope { src, dst, hash, len, link, entropy, plane, ecn, class }
     }
 
     #[test]
@@ -209,9 +157,7 @@ mod tests {
         let (mut port, mut side) = port(30_000_000_000);
         let mut last = Time::ZERO;
         for _ in 0..3000 {
-            last = port
-                .transmit(&mut side, last, &mut packet(1))
-                .expect("an empty queue has room");
+            last = port.transmit(&mut side, last, &mut packet(1)).expect("an empty queue has room");
             last = Time(last.0 - 1000);
         }
         assert_eq!(last, Time(800_000), "3000 bytes at 30 Gbit/s");

@@ -48,36 +48,23 @@ impl Routes {
             from[edge.from as usize].push(index);
             into[edge.to as usize].push(index);
         }
-        let size = planes
-            .iter()
-            .map(|p| p.switches.len() * p.leaves.len())
-            .sum();
-        let mut routes = Routes {
-            choices: vec![Choice::default(); size],
-            hops: Vec::new(),
-        };
+        let size = planes.iter().map(|p| p.switches.len() * p.leaves.len()).sum();
+        let mut routes = Routes { choices: vec![Choice::default(); size], hops: Vec::new() };
         // Many leaves share a choice: keep each list of ports once.
         let mut known: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
         for plane in planes {
             for (column, &leaf) in plane.leaves.iter().enumerate() {
                 let distance = distances(leaf, switches, edges, &into);
                 for &switch in &plane.switches {
-                    let closer = |e: &&Edge| {
-                        e.up && e.known_up && distance[e.to as usize] < distance[switch as usize]
-                    };
-                    let ports: Vec<u32> = from[switch as usize]
-                        .iter()
-                        .map(|&i| &edges[i])
-                        .filter(closer)
-                        .map(|e| e.link)
-                        .collect();
+                    let closer = |e: &&Edge| e.up && e.known_up && distance[e.to as usize] < distance[switch as usize];
+                    let ports: Vec<u32> =
+                        from[switch as usize].iter().map(|&i| &edges[i]).filter(closer).map(|e| e.link).collect();
                     let count = ports.len() as u32;
                     let first = *known.entry(ports).or_insert_with_key(|ports| {
                         routes.hops.extend(ports);
                         routes.hops.len() as u32 - ports.len() as u32
                     });
-                    routes.choices[offsets[switch as usize] as usize + column] =
-                        Choice { first, count };
+                    routes.choices[offsets[switch as usize] as usize + column] = Choice { first, count };
                 }
             }
         }

@@ -142,15 +142,7 @@ pub enum SpecError {
 
 impl SpecError {
     /// A value that is out of range.
-    pub fn range(
-        field: impl Into<String>,
-        value: impl ToString,
-        allowed: impl Into<String>,
-    ) -> SpecError {
-        SpecError::Range {
-            field: field.into(),
-            value: value.to_string(),
-            allowed: allowed.into(),
-        }
+    pub fn range(field: impl Into<String>, value: impl ToString, allowed: impl Into<String>) -> SpecError {
+        SpecError::Range { field: field.into(), value: value.to_string(), allowed: allowed.into() }
     }
 }

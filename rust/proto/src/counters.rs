@@ -44,33 +44,9 @@ pub struct Counters {
 impl Counters {
     /// Adds the totals of another endpoint.
     pub fn add(&mut self, other: &Counters) {
-        let Counters {
-            data_packets,
-            resent,
-            acks,
-            duplicates,
-            placed,
-            placed_bytes,
-            ..
-        } = *other;
-        let Counters {
-            timeouts,
-            gap_detections,
-            timer_detections,
-            paths_died,
-            paths_revived,
-            probes,
-            ..
-        } = *other;
-        let Counters {
-            naks,
-            cnps,
-            rnr,
-            marked,
-            refused,
-            dropped_ahead,
-            ..
-        } = *other;
+        let Counters { data_packets, resent, acks, duplicates, placed, placed_bytes, .. } = *other;
+        let Counters { timeouts, gap_detections, timer_detections, paths_died, paths_revived, probes, .. } = *other;
+        let Counters { naks, cnps, rnr, marked, refused, dropped_ahead, .. } = *other;
         self.data_packets += data_packets;
         self.resent += resent;
         self.acks += acks;

@@ -20,18 +20,10 @@ impl Endpoint {
     /// An endpoint without connections or memory.
     pub fn new(config: &TransportConfig, environment: Environment) -> Endpoint {
         let transport = match config {
-            TransportConfig::MetaRoce(config) => {
-                AnyTransport::MetaRoce(Box::new(MetaRoce::new(config, environment)))
-            }
-            TransportConfig::RoceV2(config) => {
-                AnyTransport::RoceV2(Box::new(RoceV2::new(config, environment)))
-            }
+            TransportConfig::MetaRoce(config) => AnyTransport::MetaRoce(Box::new(MetaRoce::new(config, environment))),
+            TransportConfig::RoceV2(config) => AnyTransport::RoceV2(Box::new(RoceV2::new(config, environment))),
         };
-        Endpoint {
-            regions: Regions::default(),
-            connections: 0,
-            transport,
-        }
+        Endpoint { regions: Regions::default(), connections: 0, transport }
     }
 
     /// Registers `[offset, offset + len)` of this host's memory for local use and for the peers.
@@ -55,12 +47,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`PostError`] for an unknown or failed connection, an empty message, or an unregistered source.
-    pub fn post(
-        &mut self,
-        now: Time,
-        connection: ConnId,
-        request: WorkRequest,
-    ) -> Result<(), PostError> {
+    pub fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         self.check(connection, request.local, request.len)?;
         each!(&mut self.transport, t => t.post(now, connection, request))
     }
@@ -69,11 +56,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// As for [`Endpoint::post`].
-    pub fn post_receive(
-        &mut self,
-        connection: ConnId,
-        request: ReceiveRequest,
-    ) -> Result<(), PostError> {
+    pub fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) -> Result<(), PostError> {
         self.check(connection, request.local, request.len)?;
         each!(&mut self.transport, t => t.post_receive(connection, request));
         Ok(())
@@ -132,11 +115,7 @@ impl Endpoint {
             return Err(PostError::Empty);
         }
         if !self.regions.covers(offset, len) {
-            return Err(PostError::LocalRange {
-                offset,
-                len,
-                registered: self.regions.registered(),
-            });
+            return Err(PostError::LocalRange { offset, len, registered: self.regions.registered() });
         }
         Ok(())
     }

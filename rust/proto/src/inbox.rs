@@ -20,11 +20,7 @@ enum Arrived {
 
 impl Arrived {
     fn new(packets: u32) -> Arrived {
-        if packets <= 64 {
-            Arrived::Few(0)
-        } else {
-            Arrived::Many(vec![0; packets.div_ceil(64) as usize].into())
-        }
+        if packets <= 64 { Arrived::Few(0) } else { Arrived::Many(vec![0; packets.div_ceil(64) as usize].into()) }
     }
 
     /// Sets bit `packet`; false if it was set.
@@ -84,27 +80,16 @@ pub enum Placed {
 impl Inbox {
     /// An empty inbox for messages of `peer`, cut at `mtu` bytes.
     pub fn new(mtu: u32, peer: HostId) -> Inbox {
-        Inbox {
-            mtu,
-            peer,
-            streams: Vec::new(),
-        }
+        Inbox { mtu, peer, streams: Vec::new() }
     }
 
     /// Posts a receive.
     pub fn post(&mut self, request: ReceiveRequest) {
-        self.stream(request.stream.index())
-            .receives
-            .push_back(request);
+        self.stream(request.stream.index()).receives.push_back(request);
     }
 
     /// Takes one segment. Calls `complete` with each receive that is thereby completed.
-    pub fn place(
-        &mut self,
-        segment: &Segment,
-        regions: &Regions,
-        mut complete: impl FnMut(u32),
-    ) -> Placed {
+    pub fn place(&mut self, segment: &Segment, regions: &Regions, mut complete: impl FnMut(u32)) -> Placed {
         let (mtu, src) = (u64::from(self.mtu), self.peer);
         let stream = self.stream(segment.stream.index());
         if segment.message < stream.base {
@@ -116,11 +101,7 @@ impl Inbox {
             return Placed::Refused;
         }
         let address = match segment.opcode {
-            Opcode::Write => regions.resolve(
-                segment.rkey(),
-                segment.address + offset,
-                u64::from(segment.len),
-            ),
+            Opcode::Write => regions.resolve(segment.rkey(), segment.address + offset, u64::from(segment.len)),
             Opcode::Send => {
                 let Some(index) = segment.key.checked_sub(stream.receive_base) else {
                     return Placed::Duplicate;
@@ -155,11 +136,7 @@ impl Inbox {
 
     /// Gives up: the receives that have not completed.
     pub fn fail(&mut self) -> Vec<u32> {
-        self.streams
-            .iter_mut()
-            .flat_map(|s| s.receives.drain(..))
-            .map(|r| r.wr_id)
-            .collect()
+        self.streams.iter_mut().flat_map(|s| s.receives.drain(..)).map(|r| r.wr_id).collect()
     }
 
     fn stream(&mut self, index: usize) -> &mut InStream {
@@ -174,20 +151,12 @@ impl InStream {
     fn message(&mut self, segment: &Segment, mtu: u64) -> &mut InMessage {
         let index = (segment.message - self.base) as usize;
         while self.messages.len() <= index {
-            self.messages.push_back(InMessage {
-                arrived: Arrived::Few(0),
-                missing: UNSEEN,
-                opcode: Opcode::Write,
-            });
+            self.messages.push_back(InMessage { arrived: Arrived::Few(0), missing: UNSEEN, opcode: Opcode::Write });
         }
         let message = &mut self.messages[index];
         if message.missing == UNSEEN {
             let packets = segment.message_len.div_ceil(mtu) as u32;
-            *message = InMessage {
-                arrived: Arrived::new(packets),
-                missing: packets,
-                opcode: segment.opcode,
-            };
+            *message = InMessage { arrived: Arrived::new(packets), missing: packets, opcode: segment.opcode };
         }
         message
     }
@@ -195,10 +164,7 @@ impl InStream {
     fn complete(&mut self, complete: &mut impl FnMut(u32)) {
         while self.messages.front().is_some_and(|m| m.missing == 0) {
             self.base += 1;
-            if self
-                .messages
-                .pop_front()
-                .is_some_and(|m| m.opcode == Opcode::Send)
+            if self.messages.pop_front().is_some_and(|m| m.opcode == Opcode::Send)
                 && let Some(receive) = self.receives.pop_front()
             {
                 self.receive_base += 1;

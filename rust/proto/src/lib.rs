@@ -19,12 +19,9 @@ pub mod outbox;
 pub mod transport;
 pub mod verbs;
 
-pub use config::{
-    DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig,
-};
+pub use config::{DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig};
 pub use counters::Counters;
 pub use endpoint::Endpoint;
 pub use verbs::{
-    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
-    WorkRequest,
+    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
 };

@@ -55,14 +55,7 @@ pub struct Piece {
 impl Outbox {
     /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
     pub fn new(mtu: u32) -> Outbox {
-        Outbox {
-            mtu,
-            base: 0,
-            messages: VecDeque::new(),
-            cursor: (0, 0),
-            unsent: 0,
-            streams: Vec::new(),
-        }
+        Outbox { mtu, base: 0, messages: VecDeque::new(), cursor: (0, 0), unsent: 0, streams: Vec::new() }
     }
 
     /// Takes a request and numbers it, connection-wide.
@@ -98,15 +91,8 @@ impl Outbox {
     pub fn next_piece(&mut self) -> Option<Piece> {
         let (number, packet) = self.cursor;
         let message = self.messages.get((number - self.base) as usize)?;
-        let piece = Piece {
-            message: number,
-            packet,
-        };
-        self.cursor = if packet + 1 < message.packets {
-            (number, packet + 1)
-        } else {
-            (number + 1, 0)
-        };
+        let piece = Piece { message: number, packet };
+        self.cursor = if packet + 1 < message.packets { (number, packet + 1) } else { (number + 1, 0) };
         self.unsent -= u64::from(self.payload_len(message, packet));
         Some(piece)
     }
@@ -118,9 +104,7 @@ impl Outbox {
 
     /// Length of the next unsent piece, 0 if there is none.
     pub fn next_len(&self) -> u32 {
-        self.messages
-            .get((self.cursor.0 - self.base) as usize)
-            .map_or(0, |m| self.payload_len(m, self.cursor.1))
+        self.messages.get((self.cursor.0 - self.base) as usize).map_or(0, |m| self.payload_len(m, self.cursor.1))
     }
 
     /// What the packet for `piece` carries.
@@ -135,11 +119,7 @@ impl Outbox {
             message: message.sequence,
             packet: piece.packet,
             len: self.payload_len(message, piece.packet),
-            key: if request.opcode == Opcode::Send {
-                message.receive
-            } else {
-                request.rkey.0
-            },
+            key: if request.opcode == Opcode::Send { message.receive } else { request.rkey.0 },
             tag: request.wr_id,
             stream: request.stream,
             opcode: request.opcode,
@@ -181,16 +161,9 @@ impl Outbox {
 
     /// Gives up: the requests that have not completed, in posting order per stream.
     pub fn fail(&mut self) -> Vec<u32> {
-        let mut left: Vec<u32> = self
-            .streams
-            .iter_mut()
-            .flat_map(|s| s.open.drain(..))
-            .collect();
+        let mut left: Vec<u32> = self.streams.iter_mut().flat_map(|s| s.open.drain(..)).collect();
         left.sort_unstable();
-        let requests = left
-            .iter()
-            .map(|&n| self.messages[(n - self.base) as usize].request.wr_id)
-            .collect();
+        let requests = left.iter().map(|&n| self.messages[(n - self.base) as usize].request.wr_id).collect();
         self.base += self.messages.len() as u32;
         self.messages.clear();
         self.cursor = (self.base, 0);
@@ -202,11 +175,7 @@ impl Outbox {
     pub fn open_bytes(&self) -> Option<(StreamId, u64)> {
         let mut open = self.messages.iter().filter(|m| m.unacked > 0).peekable();
         let stream = open.peek()?.request.stream;
-        Some((
-            stream,
-            open.map(|m| (u64::from(m.unacked) * u64::from(self.mtu)).min(m.request.len))
-                .sum(),
-        ))
+        Some((stream, open.map(|m| (u64::from(m.unacked) * u64::from(self.mtu)).min(m.request.len)).sum()))
     }
 
     fn payload_len(&self, message: &OutMessage, packet: u32) -> u32 {

@@ -134,9 +134,9 @@ impl Regions {
 
     /// Whether the address range lies in a registered region.
     pub fn covers(&self, address: u64, len: u64) -> bool {
-        self.ranges.iter().any(|&(base, size)| {
-            address >= base && address - base <= size && len <= size - (address - base)
-        })
+        self.ranges
+            .iter()
+            .any(|&(base, size)| address >= base && address - base <= size && len <= size - (address - base))
     }
 
     /// Bytes registered in all.

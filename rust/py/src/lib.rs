@@ -22,13 +22,9 @@ fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -
         Some(value) => {
             let buffer = PyBuffer::<T>::get(&value)
                 .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
-            buffer
-                .to_vec(columns.py())
-                .map_err(|e| refuse(e.to_string()))
+            buffer.to_vec(columns.py()).map_err(|e| refuse(e.to_string()))
         }
-        None if required => Err(refuse(
-            "missing; allowed: the columns of a program".to_owned(),
-        )),
+        None if required => Err(refuse("missing; allowed: the columns of a program".to_owned())),
         None => Ok(Vec::new()),
     }
 }
@@ -65,11 +61,7 @@ impl Owned {
             start: column(columns, "start_ps", false)?,
             fills: fills(columns)?,
             expects: expects(columns)?,
-            memory: if columns.contains("memory")? {
-                Some(column(columns, "memory", true)?)
-            } else {
-                None
-            },
+            memory: if columns.contains("memory")? { Some(column(columns, "memory", true)?) } else { None },
         })
     }
 
@@ -86,12 +78,7 @@ impl Owned {
             deps: &self.deps,
             start: &self.start,
         };
-        Data {
-            program,
-            fills: self.fills.clone(),
-            expects: self.expects.clone(),
-            memory: self.memory.as_deref(),
-        }
+        Data { program, fills: self.fills.clone(), expects: self.expects.clone(), memory: self.memory.as_deref() }
     }
 }
 
@@ -116,12 +103,7 @@ fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
         ("fill_count", count.len()),
         ("fill_index", index.len()),
     ])?;
-    let fill = |i: usize| Fill {
-        rank: rank[i],
-        offset: offset[i],
-        count: count[i],
-        index: index[i],
-    };
+    let fill = |i: usize| Fill { rank: rank[i], offset: offset[i], count: count[i], index: index[i] };
     Ok((0..rank.len()).map(fill).collect())
 }
 
@@ -132,24 +114,11 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
     let from: Vec<u32> = column(columns, "expect_from", !rank.is_empty())?;
     let index: Vec<u64> = column(columns, "expect_index", !rank.is_empty())?;
     let lengths = [offset.len(), count.len(), from.len(), index.len()];
-    for (name, length) in [
-        "expect_offset",
-        "expect_count",
-        "expect_from",
-        "expect_index",
-    ]
-    .into_iter()
-    .zip(lengths)
-    {
+    for (name, length) in ["expect_offset", "expect_count", "expect_from", "expect_index"].into_iter().zip(lengths) {
         same_length(&[("expect_rank", rank.len()), (name, length)])?;
     }
-    let expect = |i: usize| Expect {
-        rank: rank[i],
-        offset: offset[i],
-        count: count[i],
-        from: from[i],
-        index: index[i],
-    };
+    let expect =
+        |i: usize| Expect { rank: rank[i], offset: offset[i], count: count[i], from: from[i], index: index[i] };
     Ok((0..rank.len()).map(expect).collect())
 }
 
@@ -159,13 +128,8 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
 /// described in `_core.pyi`. The interpreter lock is released during the run and signals are
 /// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
 #[pyfunction]
-fn simulate<'py>(
-    py: Python<'py>,
-    spec: &str,
-    columns: &Bound<'py, PyDict>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let spec: Spec =
-        serde_json::from_str(spec).map_err(|e| ConfigError::new_err(format!("spec: {e}")))?;
+fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+    let spec: Spec = serde_json::from_str(spec).map_err(|e| ConfigError::new_err(format!("spec: {e}")))?;
     let owned = Owned::read(columns)?;
     let mut signal = None;
     let outcome = py.detach(|| {
@@ -181,9 +145,7 @@ fn simulate<'py>(
     match outcome {
         Ok(outcome) => to_dict(py, &outcome),
         Err(DriverError::Config(message)) => Err(ConfigError::new_err(message)),
-        Err(DriverError::Interrupted) => {
-            Err(signal.unwrap_or_else(|| PyKeyboardInterrupt::new_err(())))
-        }
+        Err(DriverError::Interrupted) => Err(signal.unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))),
     }
 }
 
@@ -196,22 +158,8 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     };
     result.set_item("status", status)?;
     result.set_item("time_ps", outcome.time.0)?;
-    result.set_item(
-        "iteration_start_ps",
-        outcome
-            .iterations
-            .iter()
-            .map(|span| span.0.0)
-            .collect::<Vec<_>>(),
-    )?;
-    result.set_item(
-        "iteration_end_ps",
-        outcome
-            .iterations
-            .iter()
-            .map(|span| span.1.0)
-            .collect::<Vec<_>>(),
-    )?;
+    result.set_item("iteration_start_ps", outcome.iterations.iter().map(|span| span.0.0).collect::<Vec<_>>())?;
+    result.set_item("iteration_end_ps", outcome.iterations.iter().map(|span| span.1.0).collect::<Vec<_>>())?;
     result.set_item("digest", format!("{:016x}", outcome.digest))?;
     result.set_item("version", env!("CARGO_PKG_VERSION"))?;
     result.set_item("wrong", outcome.check.map(|(wrong, _)| wrong))?;
@@ -237,19 +185,13 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     result.set_item("stalled_flows", stalled)?;
     result.set_item("wqe_done_ps", little_endian(py, &outcome.wqe_done))?;
     result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
-    result.set_item(
-        "memory",
-        outcome.memory.as_ref().map(|bytes| PyBytes::new(py, bytes)),
-    )?;
+    result.set_item("memory", outcome.memory.as_ref().map(|bytes| PyBytes::new(py, bytes)))?;
     result.set_item("payload_line_rate_bps", outcome.payload_line_rate)?;
     Ok(result)
 }
 
 fn little_endian<'py>(py: Python<'py>, column: &[u64]) -> Bound<'py, PyBytes> {
-    let bytes: Vec<u8> = column
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect();
+    let bytes: Vec<u8> = column.iter().flat_map(|value| value.to_le_bytes()).collect();
     PyBytes::new(py, &bytes)
 }
 

@@ -43,19 +43,9 @@ mod tests {
         let mut last = 0;
         for step in 0..200_000u64 {
             let mbps = 1 + step * step / 7;
-            let decoded = RateHint::encode(Rate(mbps * MBPS))
-                .decode()
-                .expect("a rate is a hint")
-                .0
-                / MBPS;
-            assert!(
-                decoded >= last && decoded <= mbps,
-                "{mbps} Mbit/s decoded as {decoded}"
-            );
-            assert!(
-                mbps - decoded <= (mbps >> 11).max(1) || mbps > 4095 << 15,
-                "{mbps} decoded as {decoded}"
-            );
+            let decoded = RateHint::encode(Rate(mbps * MBPS)).decode().expect("a rate is a hint").0 / MBPS;
+            assert!(decoded >= last && decoded <= mbps, "{mbps} Mbit/s decoded as {decoded}");
+            assert!(mbps - decoded <= (mbps >> 11).max(1) || mbps > 4095 << 15, "{mbps} decoded as {decoded}");
             last = decoded;
         }
         assert_eq!(RateHint::NONE.decode(), None);

@@ -13,7 +13,6 @@ pub mod units;
 pub use hint::RateHint;
 pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
 pub use packet::{
-    Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind,
-    RoceData, Segment,
+    Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind, RoceData, Segment,
 };
 pub use units::{Bytes, Rate, Time};

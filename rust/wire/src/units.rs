@@ -116,13 +116,7 @@ mod tests {
 
     #[test]
     fn large_products_do_not_overflow() {
-        assert_eq!(
-            Rate::from_gbps(800).time_for(Bytes(1 << 40)),
-            Time(10 << 40)
-        );
-        assert_eq!(
-            Rate::from_gbps(800).bytes_in(Time(10 << 40)),
-            Bytes(1 << 40)
-        );
+        assert_eq!(Rate::from_gbps(800).time_for(Bytes(1 << 40)), Time(10 << 40));
+        assert_eq!(Rate::from_gbps(800).bytes_in(Time(10 << 40)), Bytes(1 << 40));
     }
 }

@@ -33,17 +33,11 @@ pub trait Transport {
     ///
     /// # Errors
     /// [`PostError::Failed`] if the connection has failed.
-    fn post(
-        &mut self,
-        now: Time,
-        connection: ConnId,
-        request: WorkRequest,
-    ) -> Result<(), PostError>;
+    fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError>;
     /// Takes a receive that the endpoint has checked.
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest);
     /// A packet for this host has arrived.
-    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions)
-    -> Option<Placement>;
+    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement>;
     /// `poll_timeout` is due.
     fn handle_timeout(&mut self, now: Time);
     /// Port `plane` is free: the packet it is to send.

@@ -4,9 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use metaroce_proto::{
-    Completion, CompletionKind, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest,
-};
+use metaroce_proto::{Completion, CompletionKind, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest};
 use metaroce_wire::{Bytes, ConnId, Ecn, HostId, Packet, PlaneId, Rate, Time};
 
 /// Registered bytes of each end, at offset 0 with key 0.
@@ -77,15 +75,11 @@ impl Pair {
     }
 
     pub fn post(&mut self, end: usize, request: WorkRequest) {
-        self.ends[end]
-            .post(self.now, self.connection, request)
-            .expect("a valid request");
+        self.ends[end].post(self.now, self.connection, request).expect("a valid request");
     }
 
     pub fn post_receive(&mut self, end: usize, request: ReceiveRequest) {
-        self.ends[end]
-            .post_receive(self.connection, request)
-            .expect("a valid receive");
+        self.ends[end].post_receive(self.connection, request).expect("a valid receive");
     }
 
     /// Runs until nothing is waited for.
@@ -97,10 +91,7 @@ impl Pair {
     pub fn run_until(&mut self, end: Time) {
         self.serve();
         loop {
-            let event = self
-                .queue
-                .peek()
-                .map_or(Time::NEVER, |&Reverse((at, _))| at);
+            let event = self.queue.peek().map_or(Time::NEVER, |&Reverse((at, _))| at);
             let timer = self.ends[0].poll_timeout().min(self.ends[1].poll_timeout());
             let at = event.min(timer);
             if at == Time::NEVER || at > end {
@@ -113,10 +104,7 @@ impl Pair {
                 self.handle(index);
                 self.active_at = at;
             } else {
-                self.ends
-                    .iter_mut()
-                    .filter(|e| e.poll_timeout() <= at)
-                    .for_each(|e| e.handle_timeout(at));
+                self.ends.iter_mut().filter(|e| e.poll_timeout() <= at).for_each(|e| e.handle_timeout(at));
             }
             self.serve();
             if before != (self.log.len(), self.completions.each_ref().map(Vec::len)) {
@@ -127,9 +115,7 @@ impl Pair {
 
     /// Requests that ended well, in order.
     pub fn succeeded(&self, end: usize, kind: CompletionKind) -> Vec<u32> {
-        let ok = self.completions[end]
-            .iter()
-            .filter(|c| c.kind == kind && c.status == CompletionStatus::Success);
+        let ok = self.completions[end].iter().filter(|c| c.kind == kind && c.status == CompletionStatus::Success);
         ok.map(|c| c.wr_id).collect()
     }
 
@@ -171,10 +157,7 @@ impl Pair {
     }
 
     fn place(&mut self, end: usize, placement: &Placement) {
-        self.placed[end]
-            .entry(placement.address)
-            .or_default()
-            .push((placement.len, placement.source));
+        self.placed[end].entry(placement.address).or_default().push((placement.len, placement.source));
         if placement.message_done {
             self.message_done_at.push(self.now);
         }

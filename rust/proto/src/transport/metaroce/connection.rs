@@ -84,16 +84,11 @@ impl Connection {
             .map(|i| {
                 // Consecutive ports within a plane: a fabric whose ECMP hash is linear in the port
                 // (CRC and XOR hashes are) maps them to distinct routes.
-                let entropy = 0xC000
-                    | (hash as u16).wrapping_add((i % shape.paths_per_plane) as u16) & 0x3FFF;
+                let entropy = 0xC000 | (hash as u16).wrapping_add((i % shape.paths_per_plane) as u16) & 0x3FFF;
                 SendPath::new(entropy, shape.path_window, shape.base_rtt)
             })
             .collect();
-        let all_open = if shape.paths_per_plane == 64 {
-            u64::MAX
-        } else {
-            (1 << shape.paths_per_plane) - 1
-        };
+        let all_open = if shape.paths_per_plane == 64 { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
         Connection {
             peer,
             remote: ConnId(u32::MAX),
@@ -124,17 +119,13 @@ impl Connection {
     /// Whether plane `plane` could send something if windows allow.
     #[inline]
     pub fn has_work(&self, plane: usize) -> bool {
-        self.outbox.next_len() > 0
-            || !self.resend[plane].is_empty()
-            || !self.resend_anywhere.is_empty()
+        self.outbox.next_len() > 0 || !self.resend[plane].is_empty() || !self.resend_anywhere.is_empty()
     }
 
     /// Planes that were blocked and have room now.
     #[inline]
     pub fn unblocked(&self, mtu: u32) -> u8 {
-        if self.blocked == 0
-            || (self.in_flight > 0 && self.in_flight + u64::from(mtu) > self.window)
-        {
+        if self.blocked == 0 || (self.in_flight > 0 && self.in_flight + u64::from(mtu) > self.window) {
             return 0;
         }
         let mut planes = self.blocked;
@@ -155,30 +146,15 @@ impl Connection {
         }
         let ahead = open >> self.next_path[plane] << self.next_path[plane];
         let index = if ahead != 0 { ahead } else { open }.trailing_zeros() as usize;
-        self.next_path[plane] = if index + 1 == paths_per_plane {
-            0
-        } else {
-            index as u8 + 1
-        };
+        self.next_path[plane] = if index + 1 == paths_per_plane { 0 } else { index as u8 + 1 };
         Some(plane * paths_per_plane + index)
     }
 
     /// Sums up for a report on a stalled run.
     pub fn explain(&self) -> String {
-        let up = self
-            .paths
-            .iter()
-            .filter(|p| p.state == PathState::Up)
-            .count();
-        let state = if self.failed {
-            "connection failed"
-        } else {
-            "waiting"
-        };
+        let up = self.paths.iter().filter(|p| p.state == PathState::Up).count();
+        let state = if self.failed { "connection failed" } else { "waiting" };
         let progress = self.last_progress;
-        format!(
-            "{state}: {up} of {} paths up, no acknowledgement since {progress}",
-            self.paths.len()
-        )
+        format!("{state}: {up} of {} paths up, no acknowledgement since {progress}", self.paths.len())
     }
 }

@@ -35,10 +35,7 @@ pub struct Ends {
 }
 
 impl Ends {
-    pub const EMPTY: Ends = Ends {
-        first: NIL,
-        last: NIL,
-    };
+    pub const EMPTY: Ends = Ends { first: NIL, last: NIL };
 }
 
 /// The slab.
@@ -50,10 +47,7 @@ pub struct Flight {
 
 impl Flight {
     pub const fn new() -> Flight {
-        Flight {
-            slots: Vec::new(),
-            free: NIL,
-        }
+        Flight { slots: Vec::new(), free: NIL }
     }
 
     #[inline]
@@ -114,16 +108,6 @@ impl Flight {
 impl Sent {
     /// An entry that is in no list yet.
     pub const fn new(sent_at: Time, piece: Piece, path: u16) -> Sent {
-        Sent {
-            sent_at,
-            piece,
-            pps: 0,
-            len: 0,
-            older: NIL,
-            newer: NIL,
-            next_on_path: NIL,
-            path,
-            attempts: 0,
-        }
+        Sent { sent_at, piece, pps: 0, len: 0, older: NIL, newer: NIL, next_on_path: NIL, path, attempts: 0 }
     }
 }

@@ -48,12 +48,7 @@ impl FairShare {
 
     /// Makes room for one more sender; senders are numbered as connections.
     pub fn add_sender(&mut self) {
-        self.senders.push(Sender {
-            last_seen: Time::ZERO,
-            demand: 0,
-            position: IDLE,
-            hint: RateHint::NONE,
-        });
+        self.senders.push(Sender { last_seen: Time::ZERO, demand: 0, position: IDLE, hint: RateHint::NONE });
     }
 
     /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
@@ -106,13 +101,8 @@ impl FairShare {
         }
         // A backlog is worth the rate that drains it in one round.
         let fair = self.capacity.0 / self.active.len() as u64;
-        let enough =
-            u64::from(u32::try_from(Rate(fair).bytes_in(self.round).0).unwrap_or(u32::MAX));
-        if self
-            .active
-            .iter()
-            .all(|&s| u64::from(self.senders[s as usize].demand) >= enough)
-        {
+        let enough = u64::from(u32::try_from(Rate(fair).bytes_in(self.round).0).unwrap_or(u32::MAX));
+        if self.active.iter().all(|&s| u64::from(self.senders[s as usize].demand) >= enough) {
             let hint = RateHint::encode(Rate(fair));
             for &sender in &self.active {
                 self.senders[sender as usize].hint = hint;
@@ -129,8 +119,7 @@ impl FairShare {
             let demand = Bytes(u64::from(self.senders[sender as usize].demand));
             let ps = u128::from(self.round.0.max(1));
             let cap = u128::from(demand.0) * 8 * u128::from(metaroce_wire::units::PS_PER_S) / ps;
-            self.caps
-                .push((u64::try_from(cap).unwrap_or(u64::MAX), sender));
+            self.caps.push((u64::try_from(cap).unwrap_or(u64::MAX), sender));
         }
         self.caps.sort_unstable();
         let (mut left, mut waiting) = (self.capacity.0, self.caps.len() as u64);
@@ -161,14 +150,7 @@ mod tests {
         for (sender, &demand) in demands.iter().enumerate() {
             share.on_data(Time(1), sender, demand);
         }
-        (0..demands.len())
-            .map(|s| {
-                share
-                    .on_data(Time(2), s, demands[s])
-                    .decode()
-                    .map_or(0, |r| r.0)
-            })
-            .collect()
+        (0..demands.len()).map(|s| share.on_data(Time(2), s, demands[s]).decode().map_or(0, |r| r.0)).collect()
     }
 
     #[test]

@@ -22,10 +22,7 @@ impl PathLedger {
             if (epoch.wrapping_sub(self.epoch) as i8) < 0 {
                 return false;
             }
-            *self = PathLedger {
-                epoch,
-                ..PathLedger::default()
-            };
+            *self = PathLedger { epoch, ..PathLedger::default() };
         }
         if self.arrived == 0 {
             self.max = pps;
@@ -46,26 +43,13 @@ impl PathLedger {
     fn advance(&mut self, steps: u32) {
         if steps == 1 {
             let [a, b, c, d] = self.bits;
-            self.bits = [
-                a << 1 | 1,
-                b << 1 | a >> 63,
-                c << 1 | b >> 63,
-                d << 1 | c >> 63,
-            ];
+            self.bits = [a << 1 | 1, b << 1 | a >> 63, c << 1 | b >> 63, d << 1 | c >> 63];
             return;
         }
         let (words, shift) = ((steps >> 6) as usize, steps & 63);
         for i in (0..4).rev() {
-            let high = if i >= words {
-                self.bits[i - words] << shift
-            } else {
-                0
-            };
-            let low = if shift > 0 && i > words {
-                self.bits[i - words - 1] >> (64 - shift)
-            } else {
-                0
-            };
+            let high = if i >= words { self.bits[i - words] << shift } else { 0 };
+            let low = if shift > 0 && i > words { self.bits[i - words - 1] >> (64 - shift) } else { 0 };
             self.bits[i] = high | low;
         }
         if steps <= 256 {
@@ -93,11 +77,7 @@ impl PathLedger {
     pub fn words(&self) -> u32 {
         for word in (0..4u32).rev() {
             let known = self.max.saturating_sub(64 * word).min(64);
-            let mask = if known == 64 {
-                u64::MAX
-            } else {
-                (1 << known) - 1
-            };
+            let mask = if known == 64 { u64::MAX } else { (1 << known) - 1 };
             if !self.bits[word as usize] & mask != 0 {
                 return word + 1;
             }

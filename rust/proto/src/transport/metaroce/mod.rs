@@ -15,8 +15,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{
-    Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId,
-    Rate, RateHint, Time, lengths,
+    Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate, RateHint, Time,
+    lengths,
 };
 
 use self::connection::{Connection, MAX_PLANES, Shape};
@@ -27,8 +27,7 @@ use crate::config::{Environment, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::inbox::Placed;
 use crate::verbs::{
-    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
-    WorkRequest,
+    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
 };
 
 /// State of one endpoint.
@@ -67,8 +66,7 @@ impl MetaRoce {
         let mtu = u64::from(config.mtu);
         // 256 packets are what one SACK vector can describe.
         let max_path_window = (2 * plane_bdp).clamp(4 * mtu, 256 * mtu) as u32;
-        let path_window = (2 * plane_bdp / paths_per_plane as u64)
-            .clamp(2 * mtu, u64::from(max_path_window)) as u32;
+        let path_window = (2 * plane_bdp / paths_per_plane as u64).clamp(2 * mtu, u64::from(max_path_window)) as u32;
         let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
         let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
         let shape = Shape {
@@ -99,24 +97,12 @@ impl MetaRoce {
         }
     }
 
-    fn handle_data(
-        &mut self,
-        now: Time,
-        envelope: &Envelope,
-        data: &MrData,
-        regions: &Regions,
-    ) -> Option<Placement> {
+    fn handle_data(&mut self, now: Time, envelope: &Envelope, data: &MrData, regions: &Regions) -> Option<Placement> {
         let id = data.connection;
         let connection = self.connections.get_mut(id.index())?;
         let completions = &mut self.completions;
-        let done = |wr_id| {
-            completions.push_back(completion(
-                id,
-                wr_id,
-                CompletionKind::Received,
-                CompletionStatus::Success,
-            ))
-        };
+        let done =
+            |wr_id| completions.push_back(completion(id, wr_id, CompletionKind::Received, CompletionStatus::Success));
         let placed = connection.inbox.place(&data.segment, regions, done);
         let placement = match placed {
             Placed::Fresh(placement) => {
@@ -144,11 +130,7 @@ impl MetaRoce {
         if !ledger.note(data.epoch, data.pps, marked) {
             return placement;
         }
-        let hint = if self.config.hints {
-            self.shares.on_data(now, id.index(), data.demand)
-        } else {
-            RateHint::NONE
-        };
+        let hint = if self.config.hints { self.shares.on_data(now, id.index(), data.demand) } else { RateHint::NONE };
         let ack = MrAck {
             sack: ledger.sack(),
             echo: data.sent_at,
@@ -178,10 +160,7 @@ impl MetaRoce {
             ecn: Ecn::Ect0,
             class: Class::Control,
         };
-        self.control[envelope.plane.index()].push_back(Packet {
-            envelope: back,
-            body,
-        });
+        self.control[envelope.plane.index()].push_back(Packet { envelope: back, body });
         self.ports_ready |= 1 << envelope.plane.0;
     }
 
@@ -203,18 +182,8 @@ impl MetaRoce {
     }
 }
 
-const fn completion(
-    connection: ConnId,
-    wr_id: u32,
-    kind: CompletionKind,
-    status: CompletionStatus,
-) -> Completion {
-    Completion {
-        wr_id,
-        connection,
-        kind,
-        status,
-    }
+const fn completion(connection: ConnId, wr_id: u32, kind: CompletionKind, status: CompletionStatus) -> Completion {
+    Completion { wr_id, connection, kind, status }
 }
 
 impl Transport for MetaRoce {
@@ -228,12 +197,7 @@ impl Transport for MetaRoce {
         self.connections[connection.index()].remote = remote;
     }
 
-    fn post(
-        &mut self,
-        now: Time,
-        connection: ConnId,
-        request: WorkRequest,
-    ) -> Result<(), PostError> {
+    fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let state = &mut self.connections[connection.index()];
         if state.failed {
             return Err(PostError::Failed(connection.0));
@@ -251,26 +215,14 @@ impl Transport for MetaRoce {
         self.connections[connection.index()].inbox.post(request);
     }
 
-    fn handle_packet(
-        &mut self,
-        now: Time,
-        packet: &Packet,
-        regions: &Regions,
-    ) -> Option<Placement> {
+    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement> {
         match &packet.body {
             Body::MrData(data) => return self.handle_data(now, &packet.envelope, data, regions),
             Body::MrAck(ack) => self.handle_ack(now, ack),
             Body::MrProbe(probe) => {
                 let remote = self.connections.get(probe.connection.index())?.remote;
-                let answer = MrProbe {
-                    connection: remote,
-                    ..*probe
-                };
-                self.reply(
-                    &packet.envelope,
-                    lengths::mr_probe(),
-                    Body::MrProbeReply(answer),
-                );
+                let answer = MrProbe { connection: remote, ..*probe };
+                self.reply(&packet.envelope, lengths::mr_probe(), Body::MrProbeReply(answer));
             }
             Body::MrProbeReply(probe) => self.handle_probe_reply(now, probe),
             Body::RoceData(_) | Body::RoceAck(_) | Body::RoceCnp(_) => {}
@@ -308,9 +260,7 @@ impl Transport for MetaRoce {
     }
 
     fn poll_timeout(&self) -> Time {
-        self.timers
-            .peek()
-            .map_or(Time::NEVER, |&Reverse((due, _))| due)
+        self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due)
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
@@ -328,12 +278,7 @@ impl Transport for MetaRoce {
     fn stuck(&self) -> Vec<Stuck> {
         let open = |c: &Connection| {
             let (stream, bytes_left) = c.abandoned.or_else(|| c.outbox.open_bytes())?;
-            Some(Stuck {
-                peer: c.peer,
-                stream,
-                bytes_left,
-                reason: c.explain(),
-            })
+            Some(Stuck { peer: c.peer, stream, bytes_left, reason: c.explain() })
         };
         self.connections.iter().filter_map(open).collect()
     }

@@ -94,13 +94,7 @@ impl SendPath {
 
     /// `acked` packets are acknowledged and the cumulative count of marks stands at `ce`.
     #[inline]
-    pub fn on_ack(
-        &mut self,
-        config: &MetaRoceConfig,
-        max_window: u32,
-        acked: u32,
-        ack: (u32, u32),
-    ) {
+    pub fn on_ack(&mut self, config: &MetaRoceConfig, max_window: u32, acked: u32, ack: (u32, u32)) {
         let (max_pps, ce) = ack;
         self.expiries = 0;
         self.round_acked += acked;
@@ -110,9 +104,7 @@ impl SendPath {
             return;
         }
         self.round_end = self.next_pps;
-        let marked = (self.round_marked.min(self.round_acked) * ALPHA_ONE)
-            .checked_div(self.round_acked)
-            .unwrap_or(0);
+        let marked = (self.round_marked.min(self.round_acked) * ALPHA_ONE).checked_div(self.round_acked).unwrap_or(0);
         let gain = config.ecn_gain_shift;
         let alpha = u32::from(self.alpha);
         let alpha = alpha - (alpha >> gain) + (marked >> gain);
@@ -131,9 +123,7 @@ impl SendPath {
     /// How long a packet may stay unacknowledged before time alone declares it lost: it doubles
     /// from the third expiry in a row on (the last-resort timer).
     pub fn tail_timeout(&self, config: &MetaRoceConfig) -> Time {
-        let wait = (u64::from(self.srtt)
-            + u64::from(config.tail_var_multiple) * u64::from(self.rttvar))
-            << RTT_SHIFT;
+        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(self.rttvar)) << RTT_SHIFT;
         Time((wait + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
     }
 
@@ -172,10 +162,7 @@ mod tests {
     use super::*;
 
     fn path() -> (SendPath, MetaRoceConfig) {
-        (
-            SendPath::new(0xC000, 40_960, Time::from_us(5)),
-            MetaRoceConfig::default(),
-        )
+        (SendPath::new(0xC000, 40_960, Time::from_us(5)), MetaRoceConfig::default())
     }
 
     /// One round trip of `acked` packets, `marked` of them with CE.
@@ -192,11 +179,7 @@ mod tests {
         assert_eq!(path.cwnd, 40_960 + 1024);
         let before = path.cwnd;
         round(&mut path, &config, 10, 10);
-        assert!(
-            path.cwnd < before && path.cwnd >= before / 2,
-            "{}",
-            path.cwnd
-        );
+        assert!(path.cwnd < before && path.cwnd >= before / 2, "{}", path.cwnd);
     }
 
     #[test]

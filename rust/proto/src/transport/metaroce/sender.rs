@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use metaroce_wire::{
-    Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time,
-    lengths,
+    Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
 };
 
 use super::connection::{Connection, Resend};
@@ -45,8 +44,7 @@ impl MetaRoce {
                     connection.blocked |= 1 << plane.0;
                     return None;
                 }
-                let Some(path) = connection.choose_path(plane.index(), self.shape.paths_per_plane)
-                else {
+                let Some(path) = connection.choose_path(plane.index(), self.shape.paths_per_plane) else {
                     connection.blocked |= 1 << plane.0;
                     return None;
                 };
@@ -89,8 +87,7 @@ impl MetaRoce {
         path.next_pps += 1;
         path.in_flight += segment.len;
         connection.in_flight += u64::from(segment.len);
-        self.flight
-            .push(sent, &mut connection.order, &mut path.flight);
+        self.flight.push(sent, &mut connection.order, &mut path.flight);
         let data = MrData {
             segment,
             sent_at: now,
@@ -120,10 +117,7 @@ impl MetaRoce {
         self.refresh_open(id, index);
         self.counters.data_packets += 1;
         self.counters.resent += u64::from(attempts > 0);
-        Packet {
-            envelope,
-            body: Body::MrData(data),
-        }
+        Packet { envelope, body: Body::MrData(data) }
     }
 
     /// Recomputes whether a path has room.
@@ -132,10 +126,7 @@ impl MetaRoce {
         let connection = &mut self.connections[id];
         let path = &connection.paths[index];
         let oldest = (path.flight.first != NIL).then(|| self.flight.get(path.flight.first).pps);
-        let (plane, bit) = (
-            index / self.shape.paths_per_plane,
-            index % self.shape.paths_per_plane,
-        );
+        let (plane, bit) = (index / self.shape.paths_per_plane, index % self.shape.paths_per_plane);
         if path.is_open(self.shape.mtu, oldest) {
             connection.open[plane] |= 1 << bit;
         } else {
@@ -183,22 +174,12 @@ impl MetaRoce {
             } else {
                 // A path is FIFO: a later number has arrived, so this one is lost (F6).
                 lost += 1;
-                queue_resend(
-                    &mut connection.resend,
-                    &mut connection.resend_anywhere,
-                    &sent,
-                    plane,
-                );
+                queue_resend(&mut connection.resend, &mut connection.resend_anywhere, &sent, plane);
             }
         }
         self.counters.gap_detections += lost;
         path.on_rtt(now.since(ack.echo));
-        path.on_ack(
-            &self.config,
-            self.max_path_window,
-            acked,
-            (ack.max_pps, ack.ce_count),
-        );
+        path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
         connection.last_progress = now;
         self.take_hint(now, id, ack.hint);
         self.refresh_open(id, index);
@@ -210,11 +191,7 @@ impl MetaRoce {
         let connection = &self.connections[id];
         let mut planes = connection.unblocked(self.shape.mtu);
         if lost {
-            planes |= if connection.resend_anywhere.is_empty() {
-                1 << plane
-            } else {
-                self.all_planes()
-            };
+            planes |= if connection.resend_anywhere.is_empty() { 1 << plane } else { self.all_planes() };
         }
         if planes != 0 {
             self.wake(id, planes);
@@ -232,8 +209,7 @@ impl MetaRoce {
         connection.last_hint = hint;
         connection.window = match hint.decode() {
             Some(rate) => {
-                let granted =
-                    scaled_bytes(rate, self.shape.base_rtt, self.config.hint_window_percent);
+                let granted = scaled_bytes(rate, self.shape.base_rtt, self.config.hint_window_percent);
                 (granted + u64::from(self.shape.mtu)).min(self.window_cap)
             }
             None => self.window_cap,
@@ -285,15 +261,8 @@ impl MetaRoce {
     /// The oldest packet of a path, which is also the oldest of the connection, is overdue.
     fn expire(&mut self, now: Time, id: usize, index: usize) {
         let plane = index / self.shape.paths_per_plane;
-        let Connection {
-            paths,
-            order,
-            resend,
-            resend_anywhere,
-            in_flight,
-            last_progress,
-            ..
-        } = &mut self.connections[id];
+        let Connection { paths, order, resend, resend_anywhere, in_flight, last_progress, .. } =
+            &mut self.connections[id];
         let path = &mut paths[index];
         let sent = self.flight.pop(order, &mut path.flight);
         path.in_flight -= sent.len;
@@ -305,10 +274,7 @@ impl MetaRoce {
         self.counters.timeouts += u64::from(path.expiries >= 2);
         // Differential (ours): others have progressed since this path first fell silent.
         let others_move = *last_progress >= previous;
-        if u32::from(path.expiries) >= self.config.down_after
-            && others_move
-            && path.state == PathState::Up
-        {
+        if u32::from(path.expiries) >= self.config.down_after && others_move && path.state == PathState::Up {
             self.path_down(now, id, index);
         }
         self.refresh_open(id, index);
@@ -320,15 +286,7 @@ impl MetaRoce {
     fn path_down(&mut self, now: Time, id: usize, index: usize) {
         let plane = index / self.shape.paths_per_plane;
         let stride = self.shape.paths_per_plane as u16 + 1;
-        let Connection {
-            paths,
-            order,
-            resend,
-            resend_anywhere,
-            in_flight,
-            paths_down,
-            ..
-        } = &mut self.connections[id];
+        let Connection { paths, order, resend, resend_anywhere, in_flight, paths_down, .. } = &mut self.connections[id];
         if usize::from(*paths_down) + 1 == paths.len() {
             // The last path stays: its last-resort timer keeps trying.
             return;
@@ -338,19 +296,11 @@ impl MetaRoce {
             let sent = self.flight.pop(order, &mut path.flight);
             path.in_flight -= sent.len;
             *in_flight -= u64::from(sent.len);
-            resend_anywhere.push_back(Resend {
-                piece: sent.piece,
-                path: sent.path,
-                attempts: sent.attempts + 1,
-            });
+            resend_anywhere.push_back(Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts + 1 });
         }
         let waiting = std::mem::take(&mut resend[plane]);
         for lost in waiting {
-            if lost.path as usize == index {
-                resend_anywhere.push_back(lost)
-            } else {
-                resend[plane].push_back(lost)
-            }
+            if lost.path as usize == index { resend_anywhere.push_back(lost) } else { resend[plane].push_back(lost) }
         }
         path.go_down(now, stride);
         *paths_down += 1;
@@ -389,16 +339,8 @@ impl MetaRoce {
             ecn: Ecn::Ect0,
             class: Class::Control,
         };
-        let probe = MrProbe {
-            sent_at: now,
-            connection: connection.remote,
-            path: index as u16,
-            epoch: path.epoch,
-        };
-        self.control[plane.index()].push_back(Packet {
-            envelope,
-            body: Body::MrProbe(probe),
-        });
+        let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch: path.epoch };
+        self.control[plane.index()].push_back(Packet { envelope, body: Body::MrProbe(probe) });
         self.ports_ready |= 1 << plane.0;
         self.counters.probes += 1;
     }
@@ -430,19 +372,10 @@ impl MetaRoce {
         connection.failed = true;
         connection.abandoned = connection.outbox.open_bytes();
         let mut status = CompletionStatus::RetryExceeded;
-        let sends = connection
-            .outbox
-            .fail()
-            .into_iter()
-            .map(|wr_id| (wr_id, CompletionKind::Sent));
-        let receives = connection
-            .inbox
-            .fail()
-            .into_iter()
-            .map(|wr_id| (wr_id, CompletionKind::Received));
+        let sends = connection.outbox.fail().into_iter().map(|wr_id| (wr_id, CompletionKind::Sent));
+        let receives = connection.inbox.fail().into_iter().map(|wr_id| (wr_id, CompletionKind::Received));
         for (wr_id, kind) in sends.chain(receives) {
-            self.completions
-                .push_back(completion(ConnId(id as u32), wr_id, kind, status));
+            self.completions.push_back(completion(ConnId(id as u32), wr_id, kind, status));
             status = CompletionStatus::Flushed;
         }
         for path in &mut connection.paths {
@@ -456,20 +389,7 @@ impl MetaRoce {
 }
 
 /// Queues a lost packet for the path that lost it, or for any after too many attempts.
-fn queue_resend(
-    resend: &mut [VecDeque<Resend>],
-    anywhere: &mut VecDeque<Resend>,
-    sent: &Sent,
-    plane: usize,
-) {
-    let lost = Resend {
-        piece: sent.piece,
-        path: sent.path,
-        attempts: sent.attempts.saturating_add(1),
-    };
-    if lost.attempts <= SAME_PATH_ATTEMPTS {
-        resend[plane].push_back(lost)
-    } else {
-        anywhere.push_back(lost)
-    }
+fn queue_resend(resend: &mut [VecDeque<Resend>], anywhere: &mut VecDeque<Resend>, sent: &Sent, plane: usize) {
+    let lost = Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts.saturating_add(1) };
+    if lost.attempts <= SAME_PATH_ATTEMPTS { resend[plane].push_back(lost) } else { anywhere.push_back(lost) }
 }

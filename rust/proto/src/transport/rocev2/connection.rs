@@ -54,49 +54,25 @@ impl Connection {
     /// Splits a message of `len` bytes over at most `qps` QPs: one contiguous part for every
     /// `split_bytes`, packet-aligned and equal to within a packet. The first QP rotates, so that
     /// small messages use all of them, and with them all planes.
-    pub fn split(
-        &mut self,
-        config: &RoceConfig,
-        qps: u32,
-        len: u64,
-    ) -> impl Iterator<Item = Share> + use<> {
+    pub fn split(&mut self, config: &RoceConfig, qps: u32, len: u64) -> impl Iterator<Item = Share> + use<> {
         let packets = len.div_ceil(u64::from(config.mtu));
         let parts = (len / config.split_bytes.max(1)).clamp(1, u64::from(qps).min(packets));
         let first = self.next_qp;
         self.next_qp = (first + parts as u32) % qps;
         (0..parts).map(move |part| {
             let (from, to) = (part * packets / parts, (part + 1) * packets / parts);
-            Share {
-                qp: (first + part as u32) % qps,
-                packet: from as u32,
-                packets: (to - from) as u32,
-            }
+            Share { qp: (first + part as u32) % qps, packet: from as u32, packets: (to - from) as u32 }
         })
     }
 
     /// A report, if requests are unfinished; `reason` tells why of a connection that still works.
     pub fn stuck(&self, reason: impl FnOnce() -> String) -> Option<Stuck> {
         let peer = self.peer;
-        if let Some(Failure {
-            reason,
-            stream,
-            bytes_left,
-        }) = &self.failure
-        {
-            return Some(Stuck {
-                peer,
-                stream: *stream,
-                bytes_left: *bytes_left,
-                reason: reason.clone(),
-            });
+        if let Some(Failure { reason, stream, bytes_left }) = &self.failure {
+            return Some(Stuck { peer, stream: *stream, bytes_left: *bytes_left, reason: reason.clone() });
         }
         let (stream, bytes_left) = self.outbox.open_bytes()?;
-        Some(Stuck {
-            peer,
-            stream,
-            bytes_left,
-            reason: reason(),
-        })
+        Some(Stuck { peer, stream, bytes_left, reason: reason() })
     }
 }
 
@@ -133,10 +109,7 @@ mod tests {
         let config = RoceConfig::default();
         let mut connection = Connection::new(&config, HostId(0), HostId(1));
         let mut used = [0u32; 16];
-        for len in (1..400_000)
-            .step_by(1_777)
-            .chain([4096, 16_384, 65_536, 1 << 20])
-        {
+        for len in (1..400_000).step_by(1_777).chain([4096, 16_384, 65_536, 1 << 20]) {
             let mut next = 0;
             let mut parts = 0;
             for share in connection.split(&config, 16, len) {
@@ -149,10 +122,7 @@ mod tests {
             assert_eq!(u64::from(next), len.div_ceil(4096));
             assert_eq!(parts, (len / 16_384).clamp(1, 16));
         }
-        assert!(
-            used.iter().max() <= used.iter().min().map(|n| n + 1).as_ref(),
-            "{used:?}"
-        );
+        assert!(used.iter().max() <= used.iter().min().map(|n| n + 1).as_ref(), "{used:?}");
     }
 
     #[test]
@@ -165,10 +135,7 @@ mod tests {
                 buckets[usize::from(port) % 8] += 1;
             }
         }
-        assert!(
-            buckets.iter().all(|&n| (900..1150).contains(&n)),
-            "{buckets:?}"
-        );
+        assert!(buckets.iter().all(|&n| (900..1150).contains(&n)), "{buckets:?}");
     }
 
     #[test]

@@ -205,16 +205,9 @@ impl Limiter {
     /// Fast recovery for `stages` rounds, then additive, and hyper increase once timer and byte
     /// counter both have passed their rounds.
     fn increase(&mut self, params: &Params) {
-        let (low, high) = (
-            self.timer_stage.min(self.byte_stage),
-            self.timer_stage.max(self.byte_stage),
-        );
+        let (low, high) = (self.timer_stage.min(self.byte_stage), self.timer_stage.max(self.byte_stage));
         if high > params.stages {
-            self.target += if low > params.stages {
-                params.hyper
-            } else {
-                params.additive
-            };
+            self.target += if low > params.stages { params.hyper } else { params.additive };
             self.target = self.target.min(params.line.0);
         }
         self.rate += (self.target - self.rate).div_ceil(2);
@@ -278,10 +271,7 @@ mod tests {
             limiter.catch_up(&params, Time::from_us(55 * round));
             assert_eq!(LINE.0 - limiter.rate, (LINE.0 / 2) >> round);
         }
-        assert_eq!(
-            limiter.target, LINE.0,
-            "fast recovery leaves the target alone"
-        );
+        assert_eq!(limiter.target, LINE.0, "fast recovery leaves the target alone");
     }
 
     #[test]
@@ -291,11 +281,7 @@ mod tests {
         limiter.congested(&params, Time::from_us(49));
         assert_eq!(limiter.rate, LINE.0 / 2);
         limiter.congested(&params, Time::from_us(50));
-        assert_eq!(
-            (limiter.rate, limiter.target),
-            (LINE.0 / 4, LINE.0 / 2),
-            "alpha is still 1"
-        );
+        assert_eq!((limiter.rate, limiter.target), (LINE.0 / 4, LINE.0 / 2), "alpha is still 1");
         // One alpha tick without a CNP: alpha = 255/256, the next cut takes 255/512.
         limiter.congested(&params, Time::from_us(105));
         let before = LINE.0 / 4 + LINE.0 / 8;
@@ -313,44 +299,25 @@ mod tests {
         limiter.catch_up(&params, start + Time::from_us(5 * 55));
         assert_eq!(limiter.target, target);
         limiter.catch_up(&params, start + Time::from_us(6 * 55));
-        assert_eq!(
-            limiter.target,
-            target + 200 * MBPS,
-            "40 Mbit/s at 40 Gbit/s"
-        );
+        assert_eq!(limiter.target, target + 200 * MBPS, "40 Mbit/s at 40 Gbit/s");
         for _ in 0..5 {
             limiter.sent(&params, 10_000_000);
         }
-        assert_eq!(
-            limiter.target,
-            target + 6 * 200 * MBPS,
-            "the byte counter is still in its rounds"
-        );
+        assert_eq!(limiter.target, target + 6 * 200 * MBPS, "the byte counter is still in its rounds");
         limiter.sent(&params, 10_000_000);
-        assert_eq!(
-            limiter.target,
-            target + 6 * 200 * MBPS + 2000 * MBPS,
-            "both have passed them"
-        );
+        assert_eq!(limiter.target, target + 6 * 200 * MBPS + 2000 * MBPS, "both have passed them");
     }
 
     #[test]
     fn nic_cuts_once_a_monitor_period_and_keeps_the_target_of_a_burst() {
         let params = params(DcqcnPreset::Nic);
         let mut limiter = Limiter::new(&params, Time::ZERO);
-        assert_eq!(
-            limiter.pace(&params),
-            None,
-            "rate unchanged on the first CNP"
-        );
+        assert_eq!(limiter.pace(&params), None, "rate unchanged on the first CNP");
         limiter.congested(&params, Time::from_us(1));
         limiter.congested(&params, Time::from_us(3));
         limiter.catch_up(&params, Time::from_us(4));
         let once = limiter.rate;
-        assert!(
-            once > LINE.0 / 2 && once < LINE.0 / 2 + LINE.0 / 100,
-            "{once}"
-        );
+        assert!(once > LINE.0 / 2 && once < LINE.0 / 2 + LINE.0 / 100, "{once}");
         limiter.congested(&params, Time::from_us(9));
         assert_eq!(limiter.due(), Time::from_us(12));
         limiter.catch_up(&params, Time::from_us(12));
@@ -358,11 +325,7 @@ mod tests {
         assert_eq!(limiter.target, LINE.0);
         let twice = limiter.rate;
         limiter.catch_up(&params, Time::from_us(312));
-        assert_eq!(
-            limiter.rate,
-            twice + (LINE.0 - twice).div_ceil(2),
-            "fast recovery towards it"
-        );
+        assert_eq!(limiter.rate, twice + (LINE.0 - twice).div_ceil(2), "fast recovery towards it");
         limiter.congested(&params, Time::from_us(313));
         let raised = limiter.rate;
         limiter.catch_up(&params, Time::from_us(316));

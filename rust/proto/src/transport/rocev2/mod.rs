@@ -20,8 +20,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{
-    Body, Bytes, Class, Cnp, ConnId, Ecn, Envelope, HostId, Packet, PlaneId, Rate, RoceAck,
-    RoceAckKind, RoceData, Time, lengths,
+    Body, Bytes, Class, Cnp, ConnId, Ecn, Envelope, HostId, Packet, PlaneId, Rate, RoceAck, RoceAckKind, RoceData,
+    Time, lengths,
 };
 
 use self::connection::{Connection, Failure, entropy, readable};
@@ -33,8 +33,7 @@ use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
 use crate::inbox::Placed;
 use crate::verbs::{
-    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
-    WorkRequest,
+    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
 };
 
 /// Steps of the adaptive timer ladder beyond the first, each doubling.
@@ -118,23 +117,14 @@ impl RoceV2 {
 
     /// Index of QP `number` of `connection`, if both exist and work.
     fn find(&self, connection: ConnId, number: u16) -> Option<u32> {
-        let works = self
-            .connections
-            .get(connection.index())
-            .is_some_and(|c| c.failure.is_none());
+        let works = self.connections.get(connection.index()).is_some_and(|c| c.failure.is_none());
         (works && u32::from(number) < self.qps_per_connection)
             .then(|| connection.0 * self.qps_per_connection + u32::from(number))
     }
 
     // --- receiving ---
 
-    fn handle_data(
-        &mut self,
-        now: Time,
-        ecn: Ecn,
-        data: &RoceData,
-        regions: &Regions,
-    ) -> Option<Placement> {
+    fn handle_data(&mut self, now: Time, ecn: Ecn, data: &RoceData, regions: &Regions) -> Option<Placement> {
         let index = self.find(data.connection, data.qp)?;
         let qp = &mut self.qps[index as usize];
         if ecn == Ecn::Ce {
@@ -164,17 +154,9 @@ impl RoceV2 {
         let connection = data.connection;
         let complete = |wr_id| {
             let (kind, status) = (CompletionKind::Received, CompletionStatus::Success);
-            completions.push_back(Completion {
-                wr_id,
-                connection,
-                kind,
-                status,
-            });
+            completions.push_back(Completion { wr_id, connection, kind, status });
         };
-        match self.connections[connection.index()]
-            .inbox
-            .place(&data.segment, regions, complete)
-        {
+        match self.connections[connection.index()].inbox.place(&data.segment, regions, complete) {
             Placed::Fresh(placement) => {
                 responder.accept(data.ack_request, self.config.ack_every);
                 self.counters.placed += 1;
@@ -203,11 +185,7 @@ impl RoceV2 {
         let Some(index) = self.find(ack.connection, ack.qp) else {
             return;
         };
-        let end = if ack.kind == RoceAckKind::Ack {
-            ack.psn + 1
-        } else {
-            ack.psn
-        };
+        let end = if ack.kind == RoceAckKind::Ack { ack.psn + 1 } else { ack.psn };
         let progress = self.acknowledge(index, end);
         let requester = &mut self.qps[index as usize].requester;
         let rewound = match ack.kind {
@@ -238,12 +216,7 @@ impl RoceV2 {
         qp.requester.acknowledge(end, |message| {
             outbox.acknowledge(message, |wr_id| {
                 let (kind, status) = (CompletionKind::Sent, CompletionStatus::Success);
-                completions.push_back(Completion {
-                    wr_id,
-                    connection,
-                    kind,
-                    status,
-                });
+                completions.push_back(Completion { wr_id, connection, kind, status });
             });
         })
     }
@@ -273,8 +246,7 @@ impl RoceV2 {
         // An earlier entry finds the moved deadline when it is due.
         if requester.timer_entry > deadline {
             requester.timer_entry = deadline;
-            self.timers
-                .push(Reverse((deadline, index << 1 | RETRANSMIT)));
+            self.timers.push(Reverse((deadline, index << 1 | RETRANSMIT)));
         }
     }
 
@@ -287,8 +259,7 @@ impl RoceV2 {
         }
         if deadline > now {
             requester.timer_entry = deadline;
-            self.timers
-                .push(Reverse((deadline, index << 1 | RETRANSMIT)));
+            self.timers.push(Reverse((deadline, index << 1 | RETRANSMIT)));
             return;
         }
         self.counters.timeouts += 1;
@@ -345,33 +316,16 @@ impl RoceV2 {
             let (len, body) = match control {
                 Control::Cnp => {
                     self.counters.cnps += 1;
-                    (
-                        lengths::roce_cnp(),
-                        Body::RoceCnp(Cnp {
-                            connection,
-                            qp: qp.number,
-                        }),
-                    )
+                    (lengths::roce_cnp(), Body::RoceCnp(Cnp { connection, qp: qp.number }))
                 }
                 Control::Ack(kind, psn) => {
                     self.counters.acks += 1;
                     self.counters.naks += u64::from(kind == RoceAckKind::SequenceNak);
-                    (
-                        lengths::roce_ack(),
-                        Body::RoceAck(RoceAck {
-                            connection,
-                            psn,
-                            qp: qp.number,
-                            kind,
-                        }),
-                    )
+                    (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, qp: qp.number, kind }))
                 }
             };
             self.queue_control(index);
-            return Some(Packet {
-                envelope: self.envelope(index, len, Class::Control),
-                body,
-            });
+            return Some(Packet { envelope: self.envelope(index, len, Class::Control), body });
         }
         None
     }
@@ -426,10 +380,7 @@ impl RoceV2 {
             self.restart_timer(now, index);
         }
         self.queue_data(index);
-        Some(Packet {
-            envelope: self.envelope(index, len, Class::Data),
-            body,
-        })
+        Some(Packet { envelope: self.envelope(index, len, Class::Data), body })
     }
 
     fn envelope(&self, index: u32, len: u32, class: Class) -> Envelope {
@@ -457,28 +408,14 @@ impl RoceV2 {
         let (id, reason) = (ConnId(qp.connection), self.failure_reason(qp, status));
         let connection = &mut self.connections[id.index()];
         let (stream, bytes_left) = connection.outbox.open_bytes().unwrap_or_default();
-        connection.failure = Some(Failure {
-            reason,
-            stream,
-            bytes_left,
-        });
+        connection.failure = Some(Failure { reason, stream, bytes_left });
         let sent = connection.outbox.fail().into_iter().enumerate();
         self.completions.extend(sent.map(|(position, wr_id)| {
-            let status = if position == 0 {
-                status
-            } else {
-                CompletionStatus::Flushed
-            };
-            Completion {
-                wr_id,
-                connection: id,
-                kind: CompletionKind::Sent,
-                status,
-            }
+            let status = if position == 0 { status } else { CompletionStatus::Flushed };
+            Completion { wr_id, connection: id, kind: CompletionKind::Sent, status }
         }));
         let received = connection.inbox.fail().into_iter();
-        self.completions
-            .extend(received.map(|wr_id| flushed_receive(id, wr_id)));
+        self.completions.extend(received.map(|wr_id| flushed_receive(id, wr_id)));
         let first = id.0 * self.qps_per_connection;
         for qp in &mut self.qps[first as usize..(first + self.qps_per_connection) as usize] {
             qp.requester.clear();
@@ -491,44 +428,23 @@ impl RoceV2 {
             return format!("QP {}: the peer refused an address", qp.number);
         }
         let timeouts = qp.requester.timeouts;
-        let (first, last) = (
-            readable(timeout(&self.config, 0)),
-            readable(timeout(&self.config, timeouts.saturating_sub(1))),
-        );
-        let span = if first == last {
-            first
-        } else {
-            format!("{first} to {last}")
-        };
-        format!(
-            "QP {}: no progress in {timeouts} timeouts of {span}",
-            qp.number
-        )
+        let (first, last) =
+            (readable(timeout(&self.config, 0)), readable(timeout(&self.config, timeouts.saturating_sub(1))));
+        let span = if first == last { first } else { format!("{first} to {last}") };
+        format!("QP {}: no progress in {timeouts} timeouts of {span}", qp.number)
     }
 
     /// What holds up connection `id`: its QP with the most timeouts, or most unfinished packets.
     fn waiting_reason(&self, id: usize) -> String {
         let k = self.qps_per_connection as usize;
         let qps = &self.qps[id * k..(id + 1) * k];
-        let worst = qps.iter().max_by_key(|qp| {
-            (
-                qp.requester.timeouts,
-                qp.requester.unfinished(),
-                Reverse(qp.number),
-            )
-        });
+        let worst = qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number)));
         match worst {
-            Some(qp) if qp.requester.timeouts > 0 => {
-                self.failure_reason(qp, CompletionStatus::RetryExceeded)
-            }
+            Some(qp) if qp.requester.timeouts > 0 => self.failure_reason(qp, CompletionStatus::RetryExceeded),
             Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.in_flight() == 0 => {
                 format!("QP {}: no receive posted at the peer", qp.number)
             }
-            Some(qp) => format!(
-                "QP {}: {} packets not acknowledged",
-                qp.number,
-                qp.requester.unfinished()
-            ),
+            Some(qp) => format!("QP {}: {} packets not acknowledged", qp.number, qp.requester.unfinished()),
             None => String::new(),
         }
     }
@@ -537,20 +453,18 @@ impl RoceV2 {
 impl Transport for RoceV2 {
     fn connect(&mut self, peer: HostId) -> ConnId {
         let id = self.connections.len() as u32;
-        self.connections
-            .push(Connection::new(&self.config, self.host, peer));
+        self.connections.push(Connection::new(&self.config, self.host, peer));
         let planes = self.ports.len() as u32;
-        self.qps
-            .extend((0..self.qps_per_connection).map(|number| Qp {
-                requester: Requester::new(),
-                responder: Responder::default(),
-                connection: id,
-                entropy: entropy(self.host, peer, number),
-                number: number as u16,
-                plane: PlaneId((number % planes) as u8),
-                in_ring: false,
-                in_control: false,
-            }));
+        self.qps.extend((0..self.qps_per_connection).map(|number| Qp {
+            requester: Requester::new(),
+            responder: Responder::default(),
+            connection: id,
+            entropy: entropy(self.host, peer, number),
+            number: number as u16,
+            plane: PlaneId((number % planes) as u8),
+            in_ring: false,
+            in_control: false,
+        }));
         ConnId(id)
     }
 
@@ -558,12 +472,7 @@ impl Transport for RoceV2 {
         self.connections[connection.index()].remote = remote;
     }
 
-    fn post(
-        &mut self,
-        _now: Time,
-        connection: ConnId,
-        request: WorkRequest,
-    ) -> Result<(), PostError> {
+    fn post(&mut self, _now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let this = &mut self.connections[connection.index()];
         if this.failure.is_some() {
             return Err(PostError::Failed(connection.0));
@@ -571,9 +480,7 @@ impl Transport for RoceV2 {
         let message = this.outbox.post(request);
         for share in this.split(&self.config, self.qps_per_connection, request.len) {
             let index = connection.0 * self.qps_per_connection + share.qp;
-            self.qps[index as usize]
-                .requester
-                .post(message, share.packet, share.packets);
+            self.qps[index as usize].requester.post(message, share.packet, share.packets);
             self.queue_data(index);
         }
         Ok(())
@@ -582,19 +489,13 @@ impl Transport for RoceV2 {
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
         let this = &mut self.connections[connection.index()];
         if this.failure.is_some() {
-            self.completions
-                .push_back(flushed_receive(connection, request.wr_id));
+            self.completions.push_back(flushed_receive(connection, request.wr_id));
         } else {
             this.inbox.post(request);
         }
     }
 
-    fn handle_packet(
-        &mut self,
-        now: Time,
-        packet: &Packet,
-        regions: &Regions,
-    ) -> Option<Placement> {
+    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement> {
         match &packet.body {
             Body::RoceData(data) => {
                 return self.handle_data(now, packet.envelope.ecn, data, regions);
@@ -623,9 +524,7 @@ impl Transport for RoceV2 {
     }
 
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
-        let packet = self
-            .next_control(plane)
-            .or_else(|| self.next_data(now, plane));
+        let packet = self.next_control(plane).or_else(|| self.next_data(now, plane));
         let port = &self.ports[plane.index()];
         if port.control.is_empty() && port.ring.is_empty() {
             self.ready &= !(1 << plane.0);
@@ -634,9 +533,7 @@ impl Transport for RoceV2 {
     }
 
     fn poll_timeout(&self) -> Time {
-        self.timers
-            .peek()
-            .map_or(Time::NEVER, |&Reverse((at, _))| at)
+        self.timers.peek().map_or(Time::NEVER, |&Reverse((at, _))| at)
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
@@ -653,9 +550,7 @@ impl Transport for RoceV2 {
 
     fn stuck(&self) -> Vec<Stuck> {
         let connections = self.connections.iter().enumerate();
-        connections
-            .filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id)))
-            .collect()
+        connections.filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id))).collect()
     }
 
     fn prefetch(&self, _connection: ConnId) {}
@@ -679,12 +574,7 @@ fn window(config: &RoceConfig, rate: Rate, base_rtt: Time) -> u32 {
 }
 
 fn flushed_receive(connection: ConnId, wr_id: u32) -> Completion {
-    Completion {
-        wr_id,
-        connection,
-        kind: CompletionKind::Received,
-        status: CompletionStatus::Flushed,
-    }
+    Completion { wr_id, connection, kind: CompletionKind::Received, status: CompletionStatus::Flushed }
 }
 
 #[cfg(test)]
@@ -695,39 +585,17 @@ mod tests {
 
     #[test]
     fn first_sends_alone_reduce_the_unsent_bytes() {
-        let environment = Environment {
-            host: HostId(0),
-            ports: vec![Rate::from_gbps(200)],
-            base_rtt: Time::from_us(5),
-            routes: 1,
-        };
-        let mut host = RoceV2::new(
-            &RoceConfig {
-                window_percent: 0,
-                ..RoceConfig::default()
-            },
-            environment,
-        );
+        let environment =
+            Environment { host: HostId(0), ports: vec![Rate::from_gbps(200)], base_rtt: Time::from_us(5), routes: 1 };
+        let mut host = RoceV2::new(&RoceConfig { window_percent: 0, ..RoceConfig::default() }, environment);
         let id = host.connect(HostId(1));
         let (stream, len) = (StreamId(0), 100_000);
-        let request = WorkRequest {
-            wr_id: 1,
-            opcode: Opcode::Write,
-            stream,
-            local: 0,
-            len,
-            remote: 0,
-            rkey: Rkey(0),
-        };
-        host.post(Time::ZERO, id, request)
-            .expect("a working connection");
+        let request = WorkRequest { wr_id: 1, opcode: Opcode::Write, stream, local: 0, len, remote: 0, rkey: Rkey(0) };
+        host.post(Time::ZERO, id, request).expect("a working connection");
         assert_eq!(host.connections[0].outbox.unsent(), len);
         for _ in 0..2 {
             let sent = std::iter::from_fn(|| host.poll_transmit(Time::ZERO, PlaneId(0))).count();
-            assert_eq!(
-                (sent, host.ready, host.connections[0].outbox.unsent()),
-                (25, 0, 0)
-            );
+            assert_eq!((sent, host.ready, host.connections[0].outbox.unsent()), (25, 0, 0));
             host.handle_timeout(Time::from_us(2_000));
         }
         assert_eq!(host.counters.resent, 25);

@@ -74,24 +74,14 @@ pub struct Requester {
 impl Requester {
     /// Nothing posted.
     pub fn new() -> Requester {
-        Requester {
-            deadline: Time::NEVER,
-            timer_entry: Time::NEVER,
-            wake: Time::NEVER,
-            ..Requester::default()
-        }
+        Requester { deadline: Time::NEVER, timer_entry: Time::NEVER, wake: Time::NEVER, ..Requester::default() }
     }
 
     /// Appends `[packet, packet + packets)` of `message`.
     pub fn post(&mut self, message: u32, packet: u32, packets: u32) {
         let psn = self.posted;
         self.posted += packets;
-        self.parts.push_back(Part {
-            message,
-            packet,
-            psn,
-            end: self.posted,
-        });
+        self.parts.push_back(Part { message, packet, psn, end: self.posted });
     }
 
     /// Packets sent and not acknowledged, since the last rewind.
@@ -139,22 +129,12 @@ impl Requester {
         let last = self.next == part.end;
         self.cursor += u32::from(last);
         let stop = last || self.in_flight() == window;
-        let ack_request =
-            std::mem::take(&mut self.rewound) || stop || now.since(self.asked) >= patience;
+        let ack_request = std::mem::take(&mut self.rewound) || stop || now.since(self.asked) >= patience;
         if ack_request {
             self.asked = now;
         }
-        let piece = Piece {
-            message: part.message,
-            packet: part.packet + (psn - part.psn),
-        };
-        Some(Next {
-            piece,
-            psn,
-            first: psn == part.psn,
-            ack_request,
-            resent,
-        })
+        let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
+        Some(Next { piece, psn, first: psn == part.psn, ack_request, resent })
     }
 
     /// A packet of `len` bytes has gone out.
@@ -233,11 +213,7 @@ impl Requester {
 
 /// Time of one packet at `rate`, rounded up: a packet is short enough for 64 bits.
 fn serialisation(rate: Rate, len: u32) -> Time {
-    Time(
-        (u64::from(len) * 8)
-            .saturating_mul(PS_PER_S)
-            .div_ceil(rate.0.max(1)),
-    )
+    Time((u64::from(len) * 8).saturating_mul(PS_PER_S).div_ceil(rate.0.max(1)))
 }
 
 #[cfg(test)]
@@ -282,10 +258,7 @@ mod tests {
         drain(&mut requester);
         requester.rewind_all();
         assert!(requester.acknowledge(8, |_| {}));
-        assert_eq!(
-            drain(&mut requester),
-            [(8, 2, 2), (9, 2, 3), (10, 2, 4), (11, 2, 5)]
-        );
+        assert_eq!(drain(&mut requester), [(8, 2, 2), (9, 2, 3), (10, 2, 4), (11, 2, 5)]);
         assert!(!requester.acknowledge(8, |_| {}), "old news");
         assert!(!requester.acknowledge(13, |_| {}), "never sent");
     }
@@ -296,22 +269,12 @@ mod tests {
         requester.post(1, 0, 5);
         let (window, patience) = (3, Time::from_us(500));
         let asks = |requester: &mut Requester, us| {
-            requester
-                .take(window, Time::from_us(us), patience)
-                .is_some_and(|next| next.ack_request)
+            requester.take(window, Time::from_us(us), patience).is_some_and(|next| next.ack_request)
         };
-        assert_eq!(
-            [1, 2, 3].map(|us| asks(&mut requester, us)),
-            [false, false, true],
-            "window full"
-        );
+        assert_eq!([1, 2, 3].map(|us| asks(&mut requester, us)), [false, false, true], "window full");
         assert!(!requester.can_send(window));
         requester.acknowledge(3, |_| {});
-        assert_eq!(
-            [4, 5].map(|us| asks(&mut requester, us)),
-            [false, true],
-            "end of part"
-        );
+        assert_eq!([4, 5].map(|us| asks(&mut requester, us)), [false, true], "end of part");
         requester.rewind(3);
         assert!(asks(&mut requester, 6), "first after a rewind");
         requester.post(2, 0, 5);
@@ -333,14 +296,7 @@ mod tests {
         requester.congested(params.as_ref().expect("rate control"), Time::ZERO);
         assert_eq!(requester.ready_at(params.as_ref(), Time::ZERO), Time::ZERO);
         requester.sent(params.as_ref(), Time::ZERO, 1000);
-        assert_eq!(
-            requester.ready_at(params.as_ref(), Time(1)),
-            Time(80_000),
-            "1000 B at 100 Gbit/s"
-        );
-        assert_eq!(
-            requester.ready_at(params.as_ref(), Time(80_000)),
-            Time(80_000)
-        );
+        assert_eq!(requester.ready_at(params.as_ref(), Time(1)), Time(80_000), "1000 B at 100 Gbit/s");
+        assert_eq!(requester.ready_at(params.as_ref(), Time(80_000)), Time(80_000));
     }
 }

@@ -119,10 +119,7 @@ mod tests {
         let mut responder = Responder::default();
         for gap in 0..3 {
             assert_eq!(responder.arrived(gap + 1), Order::Ahead);
-            assert_eq!(
-                responder.take(),
-                Some(Control::Ack(RoceAckKind::SequenceNak, gap))
-            );
+            assert_eq!(responder.take(), Some(Control::Ack(RoceAckKind::SequenceNak, gap)));
             for psn in gap + 1..gap + 20 {
                 assert_eq!(responder.arrived(psn), Order::Ahead);
                 assert_eq!(responder.take(), None);
@@ -150,10 +147,7 @@ mod tests {
             responder.accept(psn == 10, 8);
             acks.extend(responder.take());
         }
-        assert_eq!(
-            acks,
-            [7, 10, 18].map(|psn| Control::Ack(RoceAckKind::Ack, psn))
-        );
+        assert_eq!(acks, [7, 10, 18].map(|psn| Control::Ack(RoceAckKind::Ack, psn)));
     }
 
     #[test]
