@@ -1,7 +1,7 @@
 //! Packets on their way: envelopes, which every hop touches, apart from bodies, which only the
 //! ends do.
 
-use metaroce_wire::{Body, Envelope, Packet};
+use metaroce_wire::{Body, Envelope, Packet, prefetch};
 
 /// A slab of packets.
 #[derive(Debug, Default)]
@@ -33,16 +33,10 @@ impl Packets {
         &mut self.envelopes[slot as usize]
     }
 
+    /// A packet, to read.
     #[inline]
-    pub fn body(&self, slot: u32) -> &Body {
-        &self.bodies[slot as usize]
-    }
-
-    /// Takes a packet out.
-    #[inline]
-    pub fn remove(&mut self, slot: u32) -> Packet {
-        self.free.push(slot);
-        Packet { envelope: self.envelopes[slot as usize], body: self.bodies[slot as usize] }
+    pub fn get(&self, slot: u32) -> (&Envelope, &Body) {
+        (&self.envelopes[slot as usize], &self.bodies[slot as usize])
     }
 
     /// Forgets a packet.
@@ -71,17 +65,23 @@ impl Packets {
         std::mem::take(&mut self.doomed[slot as usize])
     }
 
-    /// Hints the processor that the envelope of `slot` is needed soon.
+    /// Hints that the envelope of `slot` is needed soon.
     #[inline]
-    #[expect(unsafe_code, reason = "a prefetch reads nothing and cannot fault")]
-    pub fn prefetch(&self, slot: u32) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: prefetching any address is allowed; this one is inside the slab or just past it.
-            unsafe { _mm_prefetch(self.envelopes.as_ptr().wrapping_add(slot as usize).cast(), _MM_HINT_T0) };
+    pub fn prefetch_envelope(&self, slot: u32) {
+        if let Some(envelope) = self.envelopes.get(slot as usize) {
+            prefetch(envelope);
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = slot;
+    }
+
+    /// Hints that the body of `slot` is needed soon.
+    #[inline]
+    pub fn prefetch_body(&self, slot: u32) {
+        if let Some(body) = self.bodies.get(slot as usize) {
+            prefetch(body);
+        }
+        // A body is longer than a line: the start of the next one stands in for the rest of it.
+        if let Some(next) = self.bodies.get(slot as usize + 1) {
+            prefetch(next);
+        }
     }
 }

@@ -7,8 +7,8 @@
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory, Op};
 use metaroce_fabric::{End, Fabric, Step, Target};
-use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest};
-use metaroce_wire::{Body, ConnId, HostId, Opcode, Packet, PlaneId, Rkey, StreamId, Time};
+use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, Stage, WorkRequest};
+use metaroce_wire::{ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time};
 
 use crate::packets::Packets;
 use crate::queue::EventQueue;
@@ -27,8 +27,9 @@ const REROUTE: u32 = 5;
 /// Planes take three bits of a port's index.
 const PLANE_BITS: u32 = 3;
 
-/// Packets ahead whose envelope is fetched early.
-const PREFETCH: usize = 6;
+/// How many events ahead the state of an arriving packet is asked for: its envelope, and of those
+/// that reach a host the body, the connection, and the path.
+const AHEAD: [usize; 4] = [14, 10, 6, 3];
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -173,14 +174,32 @@ impl Simulation {
                 break;
             }
             self.progress.note(now, event);
-            if let Some(next) = self.queue.peek(PREFETCH)
-                && next >> KIND_SHIFT == ARRIVE
-            {
-                self.packets.prefetch(next);
-            }
+            self.look_ahead();
             self.handle(now, event);
         }
         Ok(())
+    }
+
+    /// Asks for what the next events will touch. No effect on results.
+    #[inline]
+    fn look_ahead(&self) {
+        let arrival = |ahead: usize| self.queue.peek(ahead).filter(|next| next >> KIND_SHIFT == ARRIVE);
+        if let Some(slot) = arrival(AHEAD[0]) {
+            self.packets.prefetch_envelope(slot);
+        }
+        if let Some(slot) = arrival(AHEAD[1])
+            && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
+        {
+            self.packets.prefetch_body(slot);
+        }
+        for stage in [Stage::Connection, Stage::Path] {
+            if let Some(slot) = arrival(AHEAD[2 + stage as usize])
+                && let (envelope, body) = self.packets.get(slot)
+                && let End::Host(host) = self.fabric.end(envelope)
+            {
+                self.endpoints[host.index()].prefetch(body, stage);
+            }
+        }
     }
 
     #[inline]
@@ -192,14 +211,13 @@ impl Simulation {
                 self.idle[index >> PLANE_BITS] |= 1 << (index & ((1 << PLANE_BITS) - 1));
                 self.pull(now, index >> PLANE_BITS);
             }
-            TIMER => {
+            TIMER
                 // Only the latest arming counts; events that it overtook do nothing.
-                if self.timer_at[index] == now {
+                if self.timer_at[index] == now => {
                     self.timer_at[index] = Time::NEVER;
                     self.endpoints[index].handle_timeout(now);
                     self.settle(now, index);
                 }
-            }
             START => {
                 self.execute(now, index as u32);
                 let rank = self.engine.program().rank_of(index as u32);
@@ -227,16 +245,18 @@ impl Simulation {
             },
             End::Host(host) => {
                 self.fabric.deliver();
-                let packet = self.packets.remove(slot);
-                self.deliver(now, host, &packet);
+                self.deliver(now, host, slot);
             }
         }
     }
 
-    fn deliver(&mut self, now: Time, host: HostId, packet: &Packet) {
-        let placement = self.endpoints[host.index()].handle_packet(now, packet);
+    fn deliver(&mut self, now: Time, host: HostId, slot: u32) {
+        let (envelope, body) = self.packets.get(slot);
+        let plane = envelope.plane;
+        let placement = self.endpoints[host.index()].handle_packet(now, envelope, body);
+        self.packets.discard(slot);
         if let Some(placement) = placement {
-            self.recorder.placement(now, packet.envelope.plane, &placement);
+            self.recorder.placement(now, plane, &placement);
             if self.verify.is_some() {
                 self.place(host, &placement);
             }
@@ -318,7 +338,7 @@ impl Simulation {
 
     /// Executes all entries that may start.
     fn start_ready(&mut self, now: Time) {
-        while let Some(wqe) = self.engine.next() {
+        while let Some(wqe) = self.engine.start_next() {
             let start = Time(self.progress.begun.0 + self.engine.program().start(wqe));
             if start > now {
                 self.queue.push(start, START << KIND_SHIFT | wqe);
@@ -406,18 +426,5 @@ impl Simulation {
         let fabric = &self.fabric;
         self.packets.doom(|link| !fabric.is_up(link));
         self.queue.push(now + delay, REROUTE << KIND_SHIFT);
-    }
-}
-
-/// The connection that a packet will touch at its destination.
-#[expect(dead_code, reason = "second-level prefetch is switched on where it pays")]
-pub(crate) fn connection_of(body: &Body) -> ConnId {
-    match body {
-        Body::MrData(b) => b.connection,
-        Body::MrAck(b) => b.connection,
-        Body::MrProbe(b) | Body::MrProbeReply(b) => b.connection,
-        Body::RoceData(b) => b.connection,
-        Body::RoceAck(b) => b.connection,
-        Body::RoceCnp(b) => b.connection,
     }
 }

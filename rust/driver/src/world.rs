@@ -22,10 +22,11 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     let hosts = spec.fabric.hosts as usize;
     let planes = spec.fabric.planes as usize;
     let base_rtt = base_rtt(spec, &fabric);
+    let routes = fabric.routes();
     let mut endpoints: Vec<Endpoint> = (0..hosts as u32)
         .map(|host| {
             let ports = (0..planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
-            Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes: fabric.routes() })
+            Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes })
         })
         .collect();
     for &host in &spec.hosts_of_ranks {
@@ -162,7 +163,10 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Round trip of a full data packet and its acknowledgement between the farthest hosts.
 fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
     let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
-    let far = fabric.one_host_per_leaf();
+    let mut far = fabric.one_host_per_leaf();
+    if far.len() == 1 && spec.fabric.hosts > 1 {
+        far = vec![HostId(0), HostId(1)];
+    }
     let mut longest = Time::ZERO;
     for plane in 0..spec.fabric.planes {
         let plane = PlaneId(plane as u8);

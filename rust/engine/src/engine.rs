@@ -33,7 +33,7 @@ impl Engine {
     }
 
     /// The next entry that may start.
-    pub fn next(&mut self) -> Option<u32> {
+    pub fn start_next(&mut self) -> Option<u32> {
         self.startable.pop_front()
     }
 

@@ -70,9 +70,10 @@ pub struct MetaRoceConfig {
     pub tail_var_multiple: u32,
     /// Constant part of the tail detection, picoseconds (ours: 2 us).
     pub tail_slack_ps: u64,
-    /// Expiries in a row, on one path while others progress, after which it is down (ours: 3).
+    /// Expiries in a row after which a path is down, unless it is the last one (ours: 3).
     pub down_after: u32,
-    /// Interval between probes of a path that is down, picoseconds (ours: 100 us).
+    /// Interval between probes of a path that is down, picoseconds (ours: 100 us; longer where the
+    /// whole connection is silent).
     pub probe_interval_ps: u64,
     /// A connection without any progress for this long fails, picoseconds (ours: 2 s).
     pub dead_after_ps: u64,

@@ -1,11 +1,11 @@
 //! The endpoint of one host: verbs above, packets below. It checks what users post, owns the
 //! registered regions, and hands the rest to its transport.
 
-use metaroce_wire::{ConnId, HostId, Packet, PlaneId, Rkey, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Packet, PlaneId, Rkey, Time};
 
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
-use crate::transport::{AnyTransport, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
+use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
 use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
@@ -20,8 +20,8 @@ impl Endpoint {
     /// An endpoint without connections or memory.
     pub fn new(config: &TransportConfig, environment: Environment) -> Endpoint {
         let transport = match config {
-            TransportConfig::MetaRoce(config) => AnyTransport::MetaRoce(Box::new(MetaRoce::new(config, environment))),
-            TransportConfig::RoceV2(config) => AnyTransport::RoceV2(Box::new(RoceV2::new(config, environment))),
+            TransportConfig::MetaRoce(config) => AnyTransport::MetaRoce(MetaRoce::new(config, environment)),
+            TransportConfig::RoceV2(config) => AnyTransport::RoceV2(RoceV2::new(config, environment)),
         };
         Endpoint { regions: Regions::default(), connections: 0, transport }
     }
@@ -63,8 +63,8 @@ impl Endpoint {
     }
 
     /// A packet for this host has arrived. The answer says what to copy into its memory.
-    pub fn handle_packet(&mut self, now: Time, packet: &Packet) -> Option<Placement> {
-        each!(&mut self.transport, t => t.handle_packet(now, packet, &self.regions))
+    pub fn handle_packet(&mut self, now: Time, envelope: &Envelope, body: &Body) -> Option<Placement> {
+        each!(&mut self.transport, t => t.handle_packet(now, (envelope, body), &self.regions))
     }
 
     /// The instant of [`Endpoint::poll_timeout`] has come.
@@ -102,9 +102,10 @@ impl Endpoint {
         each!(&self.transport, t => t.stuck())
     }
 
-    /// Hints the processor at the state that a packet for `connection` will touch.
-    pub fn prefetch(&self, connection: ConnId) {
-        each!(&self.transport, t => t.prefetch(connection));
+    /// Hints the processor at the state that a packet with this body will touch.
+    #[inline]
+    pub fn prefetch(&self, body: &Body, stage: Stage) {
+        each!(&self.transport, t => t.prefetch(body, stage));
     }
 
     fn check(&self, connection: ConnId, offset: u64, len: u64) -> Result<(), PostError> {

@@ -101,7 +101,10 @@ impl Inbox {
             return Placed::Refused;
         }
         let address = match segment.opcode {
-            Opcode::Write => regions.resolve(segment.rkey(), segment.address + offset, u64::from(segment.len)),
+            Opcode::Write => segment
+                .address
+                .checked_add(offset)
+                .and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len))),
             Opcode::Send => {
                 let Some(index) = segment.key.checked_sub(stream.receive_base) else {
                     return Placed::Duplicate;

@@ -22,6 +22,7 @@ pub mod verbs;
 pub use config::{DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig};
 pub use counters::Counters;
 pub use endpoint::Endpoint;
+pub use transport::Stage;
 pub use verbs::{
     Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
 };

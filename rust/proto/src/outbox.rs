@@ -154,6 +154,11 @@ impl Outbox {
         }
     }
 
+    /// Whether every posted message is completely acknowledged.
+    pub fn is_idle(&self) -> bool {
+        self.messages.is_empty()
+    }
+
     /// Whether packets of `message` may still be waited for.
     pub fn is_open(&self, message: u32) -> bool {
         message >= self.base

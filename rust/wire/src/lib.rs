@@ -8,11 +8,14 @@ pub mod hint;
 pub mod ids;
 pub mod lengths;
 pub mod packet;
+pub mod prefetch;
 pub mod units;
 
 pub use hint::RateHint;
 pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
 pub use packet::{
-    Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind, RoceData, Segment,
+    Arrival, Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind, RoceData,
+    Segment,
 };
+pub use prefetch::prefetch;
 pub use units::{Bytes, Rate, Time};

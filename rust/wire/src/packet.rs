@@ -173,6 +173,25 @@ pub struct MrAck {
     pub path: u16,
     /// Its epoch.
     pub epoch: u8,
+    /// What the acknowledgement before this one, of whatever path, said had arrived: a lost
+    /// acknowledgement is covered by the next one of the connection. Ours.
+    pub previous: Arrival,
+}
+
+/// One packet of a path that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its number.
+    pub pps: u32,
+    /// Path; `u16::MAX` where there is none to tell of.
+    pub path: u16,
+    /// Epoch of the path.
+    pub epoch: u8,
+}
+
+impl Arrival {
+    /// Nothing to tell.
+    pub const NONE: Arrival = Arrival { pps: 0, path: u16::MAX, epoch: 0 };
 }
 
 /// MetaRoCE-style probe of a path.
@@ -236,4 +255,15 @@ pub struct Cnp {
     pub connection: ConnId,
     /// QP of the pair whose packets were marked.
     pub qp: u16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn envelopes_and_bodies_stay_small() {
+        assert_eq!(size_of::<Envelope>(), 28);
+        assert_eq!(size_of::<Body>(), 72);
+    }
 }

@@ -4,7 +4,7 @@
 pub mod metaroce;
 pub mod rocev2;
 
-use metaroce_wire::{ConnId, HostId, Packet, PlaneId, StreamId, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Packet, PlaneId, StreamId, Time};
 
 use crate::counters::Counters;
 use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
@@ -22,6 +22,15 @@ pub struct Stuck {
     pub reason: String,
 }
 
+/// State that is asked for ahead of a packet, in this order, since each leads to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// The connection.
+    Connection,
+    /// Its path.
+    Path,
+}
+
 /// What a transport does for the endpoint of one host. See [`crate::Endpoint`] for the contract;
 /// methods of the same name have the same meaning.
 pub trait Transport {
@@ -37,7 +46,7 @@ pub trait Transport {
     /// Takes a receive that the endpoint has checked.
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest);
     /// A packet for this host has arrived.
-    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement>;
+    fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement>;
     /// `poll_timeout` is due.
     fn handle_timeout(&mut self, now: Time);
     /// Port `plane` is free: the packet it is to send.
@@ -52,18 +61,18 @@ pub trait Transport {
     fn counters(&self) -> &Counters;
     /// Connections with unfinished requests.
     fn stuck(&self) -> Vec<Stuck>;
-    /// Hints the processor at the state that a packet for `connection` will touch; no effect on
+    /// Hints the processor at the state that a packet with this body will touch; no effect on
     /// results.
-    fn prefetch(&self, connection: ConnId);
+    fn prefetch(&self, _body: &Body, _stage: Stage) {}
 }
 
-/// One of the transports.
+/// One of the transports; not boxed, since that would cost a cache miss a packet.
 #[derive(Debug)]
 pub enum AnyTransport {
     /// MetaRoCE-style.
-    MetaRoce(Box<metaroce::MetaRoce>),
+    MetaRoce(metaroce::MetaRoce),
     /// RoCEv2.
-    RoceV2(Box<rocev2::RoceV2>),
+    RoceV2(rocev2::RoceV2),
 }
 
 /// Calls a method of whichever transport it is.

@@ -1,6 +1,10 @@
 //! Two endpoints on a link of fixed rate and delay for each plane, with a script that decides the
 //! fate of each packet.
 
+#![allow(dead_code, reason = "each test file uses a part of the fixture")]
+
+pub mod sprayed;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -34,6 +38,8 @@ pub struct Pair {
     pub log: Vec<(Time, Packet)>,
     pub completions: [Vec<Completion>; 2],
     pub message_done_at: Vec<Time>,
+    /// What was placed, in order: when, at which end, where.
+    pub placements: Vec<(Time, usize, Placement)>,
     /// Placed ranges of each end: address → (length, source).
     placed: [BTreeMap<u64, Vec<(u32, u64)>>; 2],
     rate: Rate,
@@ -59,6 +65,7 @@ impl Pair {
             log: Vec::new(),
             completions: [Vec::new(), Vec::new()],
             message_done_at: Vec::new(),
+            placements: Vec::new(),
             placed: [BTreeMap::new(), BTreeMap::new()],
             rate,
             delay,
@@ -97,6 +104,7 @@ impl Pair {
             if at == Time::NEVER || at > end {
                 return;
             }
+            assert!(self.events.len() < 4_000_000, "no end in sight at {at}");
             self.now = at;
             let before = (self.log.len(), self.completions.each_ref().map(Vec::len));
             if event <= timer {
@@ -134,6 +142,11 @@ impl Pair {
         next == at + len
     }
 
+    /// Time of `bytes` on the wire.
+    pub fn wire(&self, bytes: u32) -> Time {
+        self.rate.time_for(Bytes(u64::from(bytes)))
+    }
+
     /// Every placement below `limit` at end 1 happened once.
     pub fn check_memory(&self, limit: u64) {
         for (address, copies) in self.placed[1].range(..limit) {
@@ -144,7 +157,7 @@ impl Pair {
     fn handle(&mut self, index: usize) {
         match self.events[index].take() {
             Some(Event::Arrival(end, packet)) => {
-                if let Some(placement) = self.ends[end].handle_packet(self.now, &packet) {
+                if let Some(placement) = self.ends[end].handle_packet(self.now, &packet.envelope, &packet.body) {
                     self.place(end, &placement);
                 }
             }
@@ -157,6 +170,7 @@ impl Pair {
     }
 
     fn place(&mut self, end: usize, placement: &Placement) {
+        self.placements.push((self.now, end, *placement));
         self.placed[end].entry(placement.address).or_default().push((placement.len, placement.source));
         if placement.message_done {
             self.message_done_at.push(self.now);

@@ -3,16 +3,19 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{ConnId, Envelope, HostId, RateHint, StreamId, Time};
+use metaroce_wire::{Arrival, ConnId, Envelope, HostId, RateHint, StreamId, Time};
 
-use super::flight::Ends;
+use super::flight::{Flight, Order, Sent};
 use super::ledger::PathLedger;
-use super::path::{PathState, SendPath};
+use super::path::{PathState, SendPath, Variation};
 use crate::inbox::Inbox;
 use crate::outbox::{Outbox, Piece};
 
 /// Most planes of a host.
 pub const MAX_PLANES: usize = 8;
+
+/// A lost piece goes back to the path that lost it this many times, then to any. Ours.
+const SAME_PATH_ATTEMPTS: u8 = 2;
 
 /// A piece that was declared lost.
 #[derive(Clone, Copy, Debug)]
@@ -23,45 +26,52 @@ pub struct Resend {
     pub attempts: u8,
 }
 
-/// A connection.
+/// A connection. The order of the fields is that of use: sending first, receiving next, repair last.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Connection {
+    /// Payload bytes in flight on all paths.
+    pub in_flight: u64,
+    /// Connection window: what the start or the last hint allows.
+    pub window: u64,
+    pub hint_at: Time,
+    pub last_progress: Time,
+    /// Earliest timer entry that stands for this connection.
+    pub armed: Time,
     pub peer: HostId,
     /// Number of this connection at the peer.
     pub remote: ConnId,
     /// [`Envelope::address_hash`] towards the peer.
     pub hash: u32,
-    pub failed: bool,
-    /// What was unfinished when the connection failed.
-    pub abandoned: Option<(StreamId, u64)>,
-    /// Payload bytes in flight on all paths.
-    pub in_flight: u64,
-    /// Connection window: what the start or the last hint allows.
-    pub window: u64,
+    pub variation: Variation,
     pub last_hint: RateHint,
-    pub hint_at: Time,
     /// Planes in whose ready queue this connection stands.
     pub queued: u8,
     /// Planes that left their ready queue for want of window.
     pub blocked: u8,
-    pub last_progress: Time,
-    /// Earliest timer entry that stands for this connection.
-    pub armed: Time,
-    /// All packets in flight, in sending order.
-    pub order: Ends,
+    pub failed: bool,
+    pub next_path: [u8; MAX_PLANES],
+    /// Pieces in `resend` and `resend_anywhere`.
+    pub lost: u32,
+    pub paths_down: u16,
     /// Bit i of plane p: path i of the plane has room.
     pub open: [u64; MAX_PLANES],
-    pub next_path: [u8; MAX_PLANES],
-    /// All paths, plane by plane.
+    /// All paths, plane by plane; none before the first message is posted.
     pub paths: Box<[SendPath]>,
+    /// All sends, oldest first.
+    pub order: Order,
+    pub outbox: Outbox,
+    /// One for each of the peer's paths; none before the first packet arrives.
     pub ledgers: Box<[PathLedger]>,
+    /// What the last acknowledgement told of.
+    pub told: Arrival,
+    pub inbox: Inbox,
     /// Lost pieces that leave on the path that lost them, by plane.
     pub resend: Box<[VecDeque<Resend>]>,
     /// Lost pieces that any path may take.
     pub resend_anywhere: VecDeque<Resend>,
-    pub paths_down: u16,
-    pub outbox: Outbox,
-    pub inbox: Inbox,
+    /// What was unfinished when the connection failed.
+    pub abandoned: Option<(StreamId, u64)>,
 }
 
 /// What a new connection needs to know.
@@ -80,14 +90,6 @@ pub struct Shape {
 impl Connection {
     pub fn new(shape: &Shape, peer: HostId) -> Connection {
         let hash = Envelope::address_hash(shape.host, peer);
-        let paths = (0..shape.planes * shape.paths_per_plane)
-            .map(|i| {
-                // Consecutive ports within a plane: a fabric whose ECMP hash is linear in the port
-                // (CRC and XOR hashes are) maps them to distinct routes.
-                let entropy = 0xC000 | (hash as u16).wrapping_add((i % shape.paths_per_plane) as u16) & 0x3FFF;
-                SendPath::new(entropy, shape.path_window, shape.base_rtt)
-            })
-            .collect();
         let all_open = if shape.paths_per_plane == 64 { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
         Connection {
             peer,
@@ -97,17 +99,20 @@ impl Connection {
             abandoned: None,
             in_flight: 0,
             window: shape.start_window,
+            variation: Variation::new(shape.base_rtt),
             last_hint: RateHint::NONE,
             hint_at: Time::ZERO,
             queued: 0,
             blocked: 0,
             last_progress: Time::ZERO,
             armed: Time::NEVER,
-            order: Ends::EMPTY,
+            order: Order::new(),
+            lost: 0,
             open: [all_open; MAX_PLANES],
             next_path: [(hash as usize % shape.paths_per_plane) as u8; MAX_PLANES],
-            paths,
-            ledgers: vec![PathLedger::default(); shape.planes * shape.paths_per_plane].into(),
+            paths: Box::default(),
+            ledgers: Box::default(),
+            told: Arrival::NONE,
             resend: vec![VecDeque::new(); shape.planes].into(),
             resend_anywhere: VecDeque::new(),
             paths_down: 0,
@@ -116,10 +121,23 @@ impl Connection {
         }
     }
 
+    /// Makes the paths of a connection that is to send.
+    pub fn open_paths(&mut self, shape: &Shape) {
+        let hash = self.hash as u16;
+        let path = |i: usize| {
+            // Consecutive ports within a plane: a fabric whose ECMP hash is linear in the port (CRC
+            // and XOR hashes are) maps them to distinct routes.
+            let entropy = 0xC000 | hash.wrapping_add((i % shape.paths_per_plane) as u16) & 0x3FFF;
+            SendPath::new(entropy, shape.path_window, shape.base_rtt)
+        };
+        self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
+    }
+
     /// Whether plane `plane` could send something if windows allow.
     #[inline]
     pub fn has_work(&self, plane: usize) -> bool {
-        self.outbox.next_len() > 0 || !self.resend[plane].is_empty() || !self.resend_anywhere.is_empty()
+        self.outbox.next_len() > 0
+            || self.lost > 0 && !(self.resend[plane].is_empty() && self.resend_anywhere.is_empty())
     }
 
     /// Planes that were blocked and have room now.
@@ -130,7 +148,7 @@ impl Connection {
         }
         let mut planes = self.blocked;
         for plane in 0..self.resend.len() {
-            if self.open[plane] == 0 && self.resend[plane].is_empty() {
+            if self.open[plane] == 0 && (self.lost == 0 || self.resend[plane].is_empty()) {
                 planes &= !(1 << plane);
             }
         }
@@ -148,6 +166,41 @@ impl Connection {
         let index = if ahead != 0 { ahead } else { open }.trailing_zeros() as usize;
         self.next_path[plane] = if index + 1 == paths_per_plane { 0 } else { index as u8 + 1 };
         Some(plane * paths_per_plane + index)
+    }
+
+    /// Whether some path outside `plane` is in use.
+    pub fn other_plane_up(&self, plane: usize, paths_per_plane: usize) -> bool {
+        let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
+        let up = |(index, path): (usize, &SendPath)| !own.contains(&index) && path.state == PathState::Up;
+        self.paths.iter().enumerate().any(up)
+    }
+
+    /// A packet of `plane` is lost: back to its path, or to any after too many attempts.
+    pub fn lose(&mut self, sent: &Sent, plane: usize) {
+        if sent.attempts >= SAME_PATH_ATTEMPTS {
+            self.lose_to_any(sent);
+            return;
+        }
+        self.lost += 1;
+        self.resend[plane].push_back(Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts + 1 });
+    }
+
+    /// A packet is lost, and any path may take it.
+    pub fn lose_to_any(&mut self, sent: &Sent) {
+        self.lost += 1;
+        let attempts = sent.attempts.saturating_add(1);
+        self.resend_anywhere.push_back(Resend { piece: sent.piece, path: sent.path, attempts });
+    }
+
+    /// Takes the oldest packet of a path out of flight.
+    #[inline]
+    pub fn land(&mut self, flight: &mut Flight, index: usize) -> Sent {
+        let path = &mut self.paths[index];
+        let sent = flight.pop(&mut path.flight);
+        path.in_flight -= sent.len;
+        path.packets -= 1;
+        self.in_flight -= u64::from(sent.len);
+        sent
     }
 
     /// Sums up for a report on a stalled run.

@@ -1,7 +1,9 @@
-//! Packets in flight: one slab for the endpoint, threaded by two kinds of lists. Each path has a
-//! FIFO of its packets in sequence order (gap detection reads it from the front); each connection
-//! has all of its packets in sending order (time-based detection reads it from the front). Both
-//! make an acknowledgement cost O(1) a packet, and leave one timer a connection.
+//! Packets in flight: one slab for the endpoint. Each path threads a FIFO of its packets in
+//! sequence order through it (gap detection reads it from the front); each connection remembers
+//! all of its sends in order (time-based detection reads that from the front). Both make an
+//! acknowledgement cost O(1) a packet, and leave one timer a connection.
+
+use std::collections::VecDeque;
 
 use metaroce_wire::Time;
 
@@ -13,29 +15,46 @@ pub const NIL: u32 = u32::MAX;
 /// A packet in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    pub sent_at: Time,
     pub piece: Piece,
     pub pps: u32,
     pub len: u32,
-    /// Neighbours in the connection's sending order.
-    older: u32,
-    newer: u32,
     /// Next packet of the same path; next free slot in a free one.
     next_on_path: u32,
+    /// Counts the uses of the slot.
+    generation: u32,
     pub path: u16,
     /// Times this piece has been sent before.
     pub attempts: u8,
 }
 
-/// Ends of a list of slots.
-#[derive(Clone, Copy, Debug)]
-pub struct Ends {
-    pub first: u32,
-    pub last: u32,
+impl Sent {
+    /// An entry that is in no list yet.
+    pub const fn new(piece: Piece, pps: u32, len: u32, path: u16, attempts: u8) -> Sent {
+        Sent { piece, pps, len, next_on_path: NIL, generation: 0, path, attempts }
+    }
 }
 
-impl Ends {
-    pub const EMPTY: Ends = Ends { first: NIL, last: NIL };
+/// The FIFO of a path.
+#[derive(Clone, Copy, Debug)]
+pub struct Fifo {
+    pub first: u32,
+    last: u32,
+}
+
+impl Fifo {
+    pub const EMPTY: Fifo = Fifo { first: NIL, last: NIL };
+}
+
+/// The sends of a connection, oldest first. Entries of packets that are no longer in flight stay
+/// until they reach the front: their slot has another generation by then.
+pub type Order = VecDeque<Send>;
+
+/// One entry of an [`Order`].
+#[derive(Clone, Copy, Debug)]
+pub struct Send {
+    pub at: Time,
+    slot: u32,
+    generation: u32,
 }
 
 /// The slab.
@@ -55,59 +74,80 @@ impl Flight {
         &self.slots[slot as usize]
     }
 
-    /// A new entry at the end of both lists; links in `sent` are overwritten.
+    /// A new entry at the end of both lists.
     #[inline]
-    pub fn push(&mut self, mut sent: Sent, order: &mut Ends, path: &mut Ends) {
-        sent.older = order.last;
-        sent.newer = NIL;
-        sent.next_on_path = NIL;
+    pub fn push(&mut self, now: Time, mut sent: Sent, order: &mut Order, path: &mut Fifo) {
         let slot = if self.free == NIL {
             self.slots.push(sent);
             self.slots.len() as u32 - 1
         } else {
             let slot = self.free;
-            self.free = self.slots[slot as usize].next_on_path;
-            self.slots[slot as usize] = sent;
+            let old = &mut self.slots[slot as usize];
+            self.free = old.next_on_path;
+            sent.generation = old.generation;
+            *old = sent;
             slot
         };
-        match order.last {
-            NIL => order.first = slot,
-            last => self.slots[last as usize].newer = slot,
-        }
-        order.last = slot;
         match path.last {
             NIL => path.first = slot,
             last => self.slots[last as usize].next_on_path = slot,
         }
         path.last = slot;
+        order.push_back(Send { at: now, slot, generation: sent.generation });
     }
 
-    /// Takes the first entry of `path` out of both lists.
+    /// Takes the first entry of `path` out.
     #[inline]
-    pub fn pop(&mut self, order: &mut Ends, path: &mut Ends) -> Sent {
+    pub fn pop(&mut self, path: &mut Fifo) -> Sent {
         let slot = path.first;
-        let sent = self.slots[slot as usize];
+        let entry = &mut self.slots[slot as usize];
+        let sent = *entry;
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.next_on_path = self.free;
+        self.free = slot;
         path.first = sent.next_on_path;
         if path.first == NIL {
             path.last = NIL;
         }
-        match sent.older {
-            NIL => order.first = sent.newer,
-            older => self.slots[older as usize].newer = sent.newer,
-        }
-        match sent.newer {
-            NIL => order.last = sent.older,
-            newer => self.slots[newer as usize].older = sent.older,
-        }
-        self.slots[slot as usize].next_on_path = self.free;
-        self.free = slot;
         sent
+    }
+
+    /// The oldest packet of `order` that is still in flight: when it was sent, and its path.
+    pub fn oldest(&self, order: &mut Order) -> Option<(Time, u16)> {
+        while let Some(send) = order.front() {
+            let sent = self.get(send.slot);
+            if sent.generation == send.generation {
+                return Some((send.at, sent.path));
+            }
+            order.pop_front();
+        }
+        None
     }
 }
 
-impl Sent {
-    /// An entry that is in no list yet.
-    pub const fn new(sent_at: Time, piece: Piece, path: u16) -> Sent {
-        Sent { sent_at, piece, pps: 0, len: 0, older: NIL, newer: NIL, next_on_path: NIL, path, attempts: 0 }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(pps: u32, path: u16) -> Sent {
+        Sent::new(Piece { message: 0, packet: pps }, pps, 1, path, 0)
+    }
+
+    #[test]
+    fn slots_are_reused_and_stale_sends_are_passed_over() {
+        let (mut flight, mut order) = (Flight::new(), Order::new());
+        let mut paths = [Fifo::EMPTY; 2];
+        flight.push(Time(1), sent(0, 0), &mut order, &mut paths[0]);
+        flight.push(Time(2), sent(0, 1), &mut order, &mut paths[1]);
+        flight.push(Time(3), sent(1, 0), &mut order, &mut paths[0]);
+        assert_eq!(flight.pop(&mut paths[0]).pps, 0);
+        flight.push(Time(3), sent(2, 0), &mut order, &mut paths[0]);
+        assert_eq!(flight.slots.len(), 3);
+        assert_eq!(flight.oldest(&mut order), Some((Time(2), 1)));
+        flight.pop(&mut paths[1]);
+        assert_eq!(flight.oldest(&mut order), Some((Time(3), 0)));
+        assert_eq!((flight.pop(&mut paths[0]).pps, flight.pop(&mut paths[0]).pps), (1, 2));
+        assert_eq!(flight.oldest(&mut order), None);
+        assert!(paths[0].first == NIL && order.is_empty());
     }
 }

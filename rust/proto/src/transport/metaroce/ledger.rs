@@ -5,6 +5,7 @@
 
 /// What has arrived on a path in its current epoch.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub struct PathLedger {
     /// Bit k: `max - 1 - k` has arrived.
     bits: [u64; 4],

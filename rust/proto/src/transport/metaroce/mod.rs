@@ -15,14 +15,15 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{
-    Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate, RateHint, Time,
-    lengths,
+    Arrival, Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate,
+    RateHint, Time, lengths, prefetch,
 };
 
 use self::connection::{Connection, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
-use super::{Stuck, Transport};
+use self::ledger::PathLedger;
+use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::inbox::Placed;
@@ -46,6 +47,8 @@ pub struct MetaRoce {
     /// Acknowledgements and probes, by plane: they leave before data.
     control: Vec<VecDeque<Packet>>,
     ports_ready: u32,
+    /// The first entry of `timers`.
+    next_timer: Time,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
     counters: Counters,
@@ -55,15 +58,16 @@ impl MetaRoce {
     /// An endpoint at the place that `environment` describes.
     pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
         let planes = environment.ports.len().min(MAX_PLANES);
-        let paths_per_plane = match config.paths_per_plane {
-            0 => environment.routes.clamp(1, 64),
-            n => n.min(64),
-        } as usize;
         let total = Rate(environment.ports.iter().map(|r| r.0).sum());
         let widest = environment.ports.iter().max().copied().unwrap_or_default();
         let bdp = total.bytes_in(environment.base_rtt).0;
         let plane_bdp = widest.bytes_in(environment.base_rtt).0;
         let mtu = u64::from(config.mtu);
+        let paths_per_plane = match config.paths_per_plane {
+            // Few routes on a long plane: as many paths as it takes SACK vectors to describe what is in flight.
+            0 => u64::from(environment.routes).max((2 * plane_bdp).div_ceil(256 * mtu)).clamp(1, 64),
+            n => u64::from(n.min(64)),
+        } as usize;
         // 256 packets are what one SACK vector can describe.
         let max_path_window = (2 * plane_bdp).clamp(4 * mtu, 256 * mtu) as u32;
         let path_window = (2 * plane_bdp / paths_per_plane as u64).clamp(2 * mtu, u64::from(max_path_window)) as u32;
@@ -90,6 +94,7 @@ impl MetaRoce {
             ready: vec![VecDeque::new(); planes],
             control: vec![VecDeque::new(); planes],
             ports_ready: 0,
+            next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
             counters: Counters::default(),
@@ -126,7 +131,10 @@ impl MetaRoce {
         };
         let marked = envelope.ecn == Ecn::Ce;
         self.counters.marked += u64::from(marked);
-        let ledger = &mut connection.ledgers[data.path as usize];
+        if connection.ledgers.is_empty() {
+            connection.ledgers = vec![PathLedger::default(); self.shape.planes * self.shape.paths_per_plane].into();
+        }
+        let ledger = connection.ledgers.get_mut(data.path as usize)?;
         if !ledger.note(data.epoch, data.pps, marked) {
             return placement;
         }
@@ -140,7 +148,9 @@ impl MetaRoce {
             hint,
             path: data.path,
             epoch: data.epoch,
+            previous: connection.told,
         };
+        connection.told = Arrival { pps: ack.max_pps, path: ack.path, epoch: ack.epoch };
         let len = lengths::mr_ack(ledger.words());
         self.reply(envelope, len, Body::MrAck(ack));
         self.counters.acks += 1;
@@ -205,24 +215,37 @@ impl Transport for MetaRoce {
         if state.in_flight == 0 {
             state.last_progress = now;
         }
+        if state.paths.is_empty() {
+            state.open_paths(&self.shape);
+        }
         state.outbox.post(request);
+        if state.paths_down > 0 {
+            self.arm(connection.index(), now);
+        }
         let planes = self.all_planes();
         self.wake(connection.index(), planes);
         Ok(())
     }
 
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
-        self.connections[connection.index()].inbox.post(request);
+        let state = &mut self.connections[connection.index()];
+        if state.failed {
+            let (kind, status) = (CompletionKind::Received, CompletionStatus::Flushed);
+            self.completions.push_back(completion(connection, request.wr_id, kind, status));
+        } else {
+            state.inbox.post(request);
+        }
     }
 
-    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement> {
-        match &packet.body {
-            Body::MrData(data) => return self.handle_data(now, &packet.envelope, data, regions),
+    fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
+        let (envelope, body) = packet;
+        match body {
+            Body::MrData(data) => return self.handle_data(now, envelope, data, regions),
             Body::MrAck(ack) => self.handle_ack(now, ack),
             Body::MrProbe(probe) => {
                 let remote = self.connections.get(probe.connection.index())?.remote;
                 let answer = MrProbe { connection: remote, ..*probe };
-                self.reply(&packet.envelope, lengths::mr_probe(), Body::MrProbeReply(answer));
+                self.reply(envelope, lengths::mr_probe(), Body::MrProbeReply(answer));
             }
             Body::MrProbeReply(probe) => self.handle_probe_reply(now, probe),
             Body::RoceData(_) | Body::RoceAck(_) | Body::RoceCnp(_) => {}
@@ -242,6 +265,7 @@ impl Transport for MetaRoce {
                 self.on_timer(now, id as usize);
             }
         }
+        self.next_timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
     }
 
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
@@ -260,7 +284,7 @@ impl Transport for MetaRoce {
     }
 
     fn poll_timeout(&self) -> Time {
-        self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due)
+        self.next_timer
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
@@ -283,7 +307,37 @@ impl Transport for MetaRoce {
         self.connections.iter().filter_map(open).collect()
     }
 
-    fn prefetch(&self, _connection: ConnId) {}
+    #[inline]
+    fn prefetch(&self, body: &Body, stage: Stage) {
+        let (connection, path, sender) = match body {
+            Body::MrData(data) => (data.connection, data.path, false),
+            Body::MrAck(ack) => (ack.connection, ack.path, true),
+            _ => return,
+        };
+        let Some(connection) = self.connections.get(connection.index()) else { return };
+        match (stage, sender) {
+            (Stage::Connection, true) => {
+                prefetch(&connection.in_flight);
+                prefetch(&connection.open);
+                prefetch(&connection.outbox);
+            }
+            (Stage::Connection, false) => {
+                prefetch(&connection.ledgers);
+                prefetch(&connection.inbox);
+                prefetch(&connection.remote);
+            }
+            (Stage::Path, true) => {
+                if let Some(path) = connection.paths.get(path as usize) {
+                    prefetch(path);
+                }
+            }
+            (Stage::Path, false) => {
+                if let Some(ledger) = connection.ledgers.get(path as usize) {
+                    prefetch(ledger);
+                }
+            }
+        }
+    }
 }
 
 /// Bytes of `rate` in `span`, times `percent`.

@@ -6,7 +6,7 @@
 
 use metaroce_wire::Time;
 
-use super::flight::Ends;
+use super::flight::Fifo;
 use crate::config::MetaRoceConfig;
 
 /// Whether a path is used.
@@ -23,73 +23,91 @@ const ALPHA_ONE: u32 = 1 << 10;
 /// Round trips are kept in units of 2¹⁰ ps, about a nanosecond.
 const RTT_SHIFT: u32 = 10;
 
-/// A path.
+/// Mean deviation of round trips, in the units of the paths' estimates. One for a whole connection
+/// (ours): a path of a slow connection has too few samples of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Variation(u32);
+
+impl Variation {
+    /// Half a round trip, so that the first tail detection waits three of them, as RFC 6298 starts.
+    pub const fn new(rtt: Time) -> Variation {
+        Variation((rtt.0 >> (RTT_SHIFT + 1)) as u32)
+    }
+
+    /// A sample missed its path's estimate by `error`.
+    #[inline]
+    pub fn on_error(&mut self, error: u32) {
+        self.0 = self.0 - self.0 / 8 + error / 8;
+    }
+}
+
+/// A path: one cache line.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub struct SendPath {
     /// Packets in flight, oldest first.
-    pub flight: Ends,
+    pub flight: Fifo,
     pub next_pps: u32,
     /// Payload bytes in flight, and the window for them.
     pub in_flight: u32,
     pub cwnd: u32,
     srtt: u32,
-    rttvar: u32,
     ce_seen: u32,
     round_end: u32,
-    round_acked: u32,
-    round_marked: u32,
+    round_acked: u16,
+    round_marked: u16,
     alpha: u16,
+    /// Packets in flight: their numbers are contiguous, since only the oldest is ever taken out.
+    pub packets: u16,
     pub entropy: u16,
     pub epoch: u8,
     pub state: PathState,
     /// Expiries in a row.
     pub expiries: u8,
-    pub last_expiry: Time,
-    /// When a path that is down is probed next.
-    pub probe_at: Time,
+    /// Up: when its last expiry was. Down: when it is probed next.
+    pub moment: Time,
 }
 
 impl SendPath {
     /// A path that has seen nothing: window `cwnd` bytes, round trip assumed `rtt`.
     pub fn new(entropy: u16, cwnd: u32, rtt: Time) -> SendPath {
         SendPath {
-            flight: Ends::EMPTY,
+            flight: Fifo::EMPTY,
             next_pps: 0,
             in_flight: 0,
             cwnd,
             srtt: (rtt.0 >> RTT_SHIFT) as u32,
-            // So that the first tail detection waits three round trips, as RFC 6298 starts.
-            rttvar: (rtt.0 >> (RTT_SHIFT + 1)) as u32,
             ce_seen: 0,
             round_end: 0,
             round_acked: 0,
             round_marked: 0,
             alpha: ALPHA_ONE as u16,
+            packets: 0,
             entropy,
             epoch: 0,
             state: PathState::Up,
             expiries: 0,
-            last_expiry: Time::ZERO,
-            probe_at: Time::NEVER,
+            moment: Time::ZERO,
         }
     }
 
-    /// Whether a packet of `mtu` bytes may leave on it. The first one always may: a window below
-    /// one packet would never move. The span of 256 numbers is what one SACK can describe.
+    /// Whether a fresh packet of `mtu` bytes may leave on it. The first one always may: a window
+    /// below one packet would never move. 256 packets are what one SACK can describe. A path that
+    /// fell silent gets back what it lost, and nothing more until it answers, unless it is the `only` one.
     #[inline]
-    pub fn is_open(&self, mtu: u32, oldest_pps: Option<u32>) -> bool {
+    pub fn is_open(&self, mtu: u32, only: bool) -> bool {
         self.state == PathState::Up
-            && (self.in_flight == 0 || self.in_flight + mtu <= self.cwnd)
-            && oldest_pps.is_none_or(|oldest| self.next_pps - oldest < 256)
+            && (self.in_flight == 0 || self.in_flight + mtu <= self.cwnd && self.packets < 256)
+            && (self.expiries == 0 || only)
     }
 
-    /// RFC 6298 smoothing of a round trip sample.
+    /// Smooths a round trip sample (RFC 6298). Answers by how much it missed the estimate.
     #[inline]
-    pub fn on_rtt(&mut self, sample: Time) {
+    pub fn on_rtt(&mut self, sample: Time) -> u32 {
         let sample = (sample.0 >> RTT_SHIFT).min(u64::from(u32::MAX / 8)) as u32;
         let error = sample.abs_diff(self.srtt);
-        self.rttvar = self.rttvar - self.rttvar / 4 + error / 4;
         self.srtt = self.srtt - self.srtt / 8 + sample / 8;
+        error
     }
 
     /// `acked` packets are acknowledged and the cumulative count of marks stands at `ce`.
@@ -97,22 +115,23 @@ impl SendPath {
     pub fn on_ack(&mut self, config: &MetaRoceConfig, max_window: u32, acked: u32, ack: (u32, u32)) {
         let (max_pps, ce) = ack;
         self.expiries = 0;
-        self.round_acked += acked;
-        self.round_marked += ce.saturating_sub(self.ce_seen);
+        self.round_acked += acked as u16;
+        self.round_marked += ce.saturating_sub(self.ce_seen) as u16;
         self.ce_seen = self.ce_seen.max(ce);
         if max_pps < self.round_end {
             return;
         }
         self.round_end = self.next_pps;
-        let marked = (self.round_marked.min(self.round_acked) * ALPHA_ONE).checked_div(self.round_acked).unwrap_or(0);
+        let (acked, marked) = (u32::from(self.round_acked), u32::from(self.round_marked));
+        let share = (marked.min(acked) * ALPHA_ONE).checked_div(acked).unwrap_or(0);
         let gain = config.ecn_gain_shift;
         let alpha = u32::from(self.alpha);
-        let alpha = alpha - (alpha >> gain) + (marked >> gain);
+        let alpha = alpha - (alpha >> gain) + (share >> gain);
         self.alpha = alpha.min(ALPHA_ONE) as u16;
-        if self.round_marked > 0 {
+        if marked > 0 {
             let cut = u64::from(self.cwnd) * u64::from(alpha) / u64::from(2 * ALPHA_ONE);
             self.cwnd = (self.cwnd - cut as u32).max(config.mtu);
-        } else if 2 * self.round_acked * config.mtu >= self.cwnd {
+        } else if 2 * acked * config.mtu >= self.cwnd {
             // Only a window that is used may grow.
             self.cwnd = (self.cwnd + config.mtu * config.growth_percent / 100).min(max_window);
         }
@@ -122,16 +141,16 @@ impl SendPath {
 
     /// How long a packet may stay unacknowledged before time alone declares it lost: it doubles
     /// from the third expiry in a row on (the last-resort timer).
-    pub fn tail_timeout(&self, config: &MetaRoceConfig) -> Time {
-        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(self.rttvar)) << RTT_SHIFT;
+    pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation) -> Time {
+        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(variation.0)) << RTT_SHIFT;
         Time((wait + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
     }
 
     /// The time-based detection found a loss. A batch of packets sent before the last expiry counts once.
     pub fn on_expiry(&mut self, now: Time, sent_at: Time) {
-        if sent_at >= self.last_expiry || self.expiries == 0 {
+        if sent_at >= self.moment || self.expiries == 0 {
             self.expiries = self.expiries.saturating_add(1);
-            self.last_expiry = now;
+            self.moment = now;
         }
     }
 
@@ -145,7 +164,7 @@ impl SendPath {
         self.round_acked = 0;
         self.round_marked = 0;
         self.ce_seen = 0;
-        self.probe_at = now;
+        self.moment = now;
     }
 
     /// A probe was answered: in use again, with window `cwnd`.
@@ -153,7 +172,7 @@ impl SendPath {
         self.state = PathState::Up;
         self.expiries = 0;
         self.cwnd = cwnd;
-        self.probe_at = Time::NEVER;
+        self.moment = Time::ZERO;
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use metaroce_wire::{
-    Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
+    Arrival, Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
 };
 
 use super::connection::{Connection, Resend};
@@ -12,10 +12,7 @@ use super::flight::{NIL, Sent};
 use super::path::PathState;
 use super::{MetaRoce, completion, scaled_bytes};
 use crate::outbox::Piece;
-use crate::verbs::{CompletionKind, CompletionStatus};
-
-/// A lost piece goes back to the path that lost it this many times, then to any.
-const SAME_PATH_ATTEMPTS: u8 = 2;
+use crate::verbs::{Completion, CompletionKind, CompletionStatus};
 
 impl MetaRoce {
     /// The packet that connection `id` sends into `plane` now, if it has one and windows allow.
@@ -62,16 +59,24 @@ impl MetaRoce {
     fn next_resend(&mut self, id: usize, plane: usize) -> Option<(Piece, usize, u8)> {
         let paths_per_plane = self.shape.paths_per_plane;
         let connection = &mut self.connections[id];
+        if connection.lost == 0 {
+            return None;
+        }
         // The slot of a lost packet in its path's window is its own: no window check here (F6:
         // it is resent at once).
         if let Some(resend) = connection.resend[plane].pop_front() {
+            connection.lost -= 1;
             return Some((resend.piece, resend.path as usize, resend.attempts));
         }
-        if connection.resend_anywhere.is_empty() {
+        let lost = connection.resend_anywhere.front()?;
+        // Elsewhere: not the plane that keeps losing it, if there is another.
+        let same_plane = lost.path as usize / paths_per_plane == plane;
+        if same_plane && connection.other_plane_up(plane, paths_per_plane) {
             return None;
         }
         let path = connection.choose_path(plane, paths_per_plane)?;
         let resend = connection.resend_anywhere.pop_front()?;
+        connection.lost -= 1;
         Some((resend.piece, path, resend.attempts))
     }
 
@@ -80,19 +85,18 @@ impl MetaRoce {
         let connection = &mut self.connections[id];
         let segment = connection.outbox.segment(piece);
         let path = &mut connection.paths[index];
-        let mut sent = Sent::new(now, piece, index as u16);
-        sent.pps = path.next_pps;
-        sent.len = segment.len;
-        sent.attempts = attempts;
+        let pps = path.next_pps;
         path.next_pps += 1;
         path.in_flight += segment.len;
+        path.packets += 1;
         connection.in_flight += u64::from(segment.len);
-        self.flight.push(sent, &mut connection.order, &mut path.flight);
+        let sent = Sent::new(piece, pps, segment.len, index as u16, attempts);
+        self.flight.push(now, sent, &mut connection.order, &mut path.flight);
         let data = MrData {
             segment,
             sent_at: now,
             connection: connection.remote,
-            pps: sent.pps,
+            pps,
             demand: u32::try_from(connection.outbox.unsent()).unwrap_or(u32::MAX),
             path: index as u16,
             epoch: path.epoch,
@@ -110,9 +114,8 @@ impl MetaRoce {
             class: Class::Data,
         };
         if connection.armed == Time::NEVER {
-            let due = now + path.tail_timeout(&self.config);
-            connection.armed = due;
-            self.timers.push(Reverse((due, id as u32)));
+            let due = now + path.tail_timeout(&self.config, connection.variation);
+            self.arm(id, due);
         }
         self.refresh_open(id, index);
         self.counters.data_packets += 1;
@@ -125,9 +128,9 @@ impl MetaRoce {
     fn refresh_open(&mut self, id: usize, index: usize) {
         let connection = &mut self.connections[id];
         let path = &connection.paths[index];
-        let oldest = (path.flight.first != NIL).then(|| self.flight.get(path.flight.first).pps);
         let (plane, bit) = (index / self.shape.paths_per_plane, index % self.shape.paths_per_plane);
-        if path.is_open(self.shape.mtu, oldest) {
+        let only = usize::from(connection.paths_down) + 1 == connection.paths.len();
+        if path.is_open(self.shape.mtu, only) {
             connection.open[plane] |= 1 << bit;
         } else {
             connection.open[plane] &= !(1 << bit);
@@ -148,8 +151,9 @@ impl MetaRoce {
         }
         let plane = index / self.shape.paths_per_plane;
         let (mut acked, mut lost) = (0, 0u64);
-        while path.flight.first != NIL {
-            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(path.flight.first).pps);
+        let mut first = path.flight.first;
+        while first != NIL {
+            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
             if behind < 0 {
                 break;
             }
@@ -157,33 +161,42 @@ impl MetaRoce {
                 let k = behind as u32 - 1;
                 k < 256 && ack.sack[(k >> 6) as usize] >> (k & 63) & 1 == 1
             };
-            let sent = self.flight.pop(&mut connection.order, &mut path.flight);
-            path.in_flight -= sent.len;
-            connection.in_flight -= u64::from(sent.len);
+            let sent = connection.land(&mut self.flight, index);
             if arrived {
                 acked += 1;
-                let completions = &mut self.completions;
-                connection.outbox.acknowledge(sent.piece.message, |wr_id| {
-                    completions.push_back(completion(
-                        ConnId(id as u32),
-                        wr_id,
-                        CompletionKind::Sent,
-                        CompletionStatus::Success,
-                    ));
-                });
+                acknowledge(id, connection, &sent, &mut self.completions);
             } else {
                 // A path is FIFO: a later number has arrived, so this one is lost (F6).
                 lost += 1;
-                queue_resend(&mut connection.resend, &mut connection.resend_anywhere, &sent, plane);
+                connection.lose(&sent, plane);
             }
+            first = connection.paths[index].flight.first;
         }
+        let path = &mut connection.paths[index];
         self.counters.gap_detections += lost;
-        path.on_rtt(now.since(ack.echo));
+        connection.variation.on_error(path.on_rtt(now.since(ack.echo)));
         path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
         connection.last_progress = now;
         self.take_hint(now, id, ack.hint);
         self.refresh_open(id, index);
+        self.take_arrival(id, ack.previous);
         self.wake_after(id, plane, lost > 0);
+    }
+
+    /// One packet of a path is known to have arrived. Of earlier ones this says nothing.
+    #[inline]
+    fn take_arrival(&mut self, id: usize, arrival: Arrival) {
+        let connection = &mut self.connections[id];
+        let index = arrival.path as usize;
+        let Some(path) = connection.paths.get_mut(index) else { return };
+        let first = path.flight.first;
+        if path.epoch != arrival.epoch || first == NIL || self.flight.get(first).pps != arrival.pps {
+            return;
+        }
+        path.expiries = 0;
+        let sent = connection.land(&mut self.flight, index);
+        acknowledge(id, connection, &sent, &mut self.completions);
+        self.refresh_open(id, index);
     }
 
     /// Lets the connection back into the ready queues that it left for want of window.
@@ -225,13 +238,9 @@ impl MetaRoce {
         }
         let mut next = Time::NEVER;
         loop {
-            let connection = &self.connections[id];
-            if connection.order.first == NIL {
-                break;
-            }
-            let oldest = *self.flight.get(connection.order.first);
-            let path = &connection.paths[oldest.path as usize];
-            let due = oldest.sent_at + path.tail_timeout(&self.config);
+            let connection = &mut self.connections[id];
+            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order) else { break };
+            let due = sent_at + connection.paths[index as usize].tail_timeout(&self.config, connection.variation);
             if due > now {
                 next = due;
                 break;
@@ -240,9 +249,10 @@ impl MetaRoce {
                 self.fail(id);
                 return;
             }
-            self.expire(now, id, oldest.path as usize);
+            self.expire(now, id, sent_at, index as usize);
         }
-        if self.connections[id].paths_down > 0 {
+        // Who has nothing to send needs no path: probing goes on with the next post.
+        if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {
             next = next.min(self.probe_paths(now, id));
         }
         if next != Time::NEVER {
@@ -250,31 +260,25 @@ impl MetaRoce {
         }
     }
 
-    fn arm(&mut self, id: usize, due: Time) {
+    pub(super) fn arm(&mut self, id: usize, due: Time) {
         let connection = &mut self.connections[id];
         if due < connection.armed {
             connection.armed = due;
             self.timers.push(Reverse((due, id as u32)));
+            self.next_timer = self.next_timer.min(due);
         }
     }
 
     /// The oldest packet of a path, which is also the oldest of the connection, is overdue.
-    fn expire(&mut self, now: Time, id: usize, index: usize) {
-        let plane = index / self.shape.paths_per_plane;
-        let Connection { paths, order, resend, resend_anywhere, in_flight, last_progress, .. } =
-            &mut self.connections[id];
-        let path = &mut paths[index];
-        let sent = self.flight.pop(order, &mut path.flight);
-        path.in_flight -= sent.len;
-        *in_flight -= u64::from(sent.len);
-        queue_resend(resend, resend_anywhere, &sent, plane);
-        let previous = path.last_expiry;
-        path.on_expiry(now, sent.sent_at);
+    fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
+        let connection = &mut self.connections[id];
+        let sent = connection.land(&mut self.flight, index);
+        connection.lose(&sent, index / self.shape.paths_per_plane);
+        let path = &mut connection.paths[index];
+        path.on_expiry(now, sent_at);
         self.counters.timer_detections += 1;
         self.counters.timeouts += u64::from(path.expiries >= 2);
-        // Differential (ours): others have progressed since this path first fell silent.
-        let others_move = *last_progress >= previous;
-        if u32::from(path.expiries) >= self.config.down_after && others_move && path.state == PathState::Up {
+        if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
         }
         self.refresh_open(id, index);
@@ -282,29 +286,40 @@ impl MetaRoce {
         self.wake(id, planes);
     }
 
-    /// Gives up a path: what is on it, or waits for it, goes elsewhere.
+    /// Gives up a path: what is on it, or waits for it, goes elsewhere. With half of its paths, the
+    /// whole plane is given up (ours).
     fn path_down(&mut self, now: Time, id: usize, index: usize) {
+        let (paths_per_plane, plane) = (self.shape.paths_per_plane, index / self.shape.paths_per_plane);
+        self.leave(now, id, index);
+        let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
+        let connection = &self.connections[id];
+        let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
+        if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
+            own.for_each(|sibling| self.leave(now, id, sibling));
+        }
+    }
+
+    fn leave(&mut self, now: Time, id: usize, index: usize) {
         let plane = index / self.shape.paths_per_plane;
         let stride = self.shape.paths_per_plane as u16 + 1;
-        let Connection { paths, order, resend, resend_anywhere, in_flight, paths_down, .. } = &mut self.connections[id];
-        if usize::from(*paths_down) + 1 == paths.len() {
-            // The last path stays: its last-resort timer keeps trying.
+        let connection = &mut self.connections[id];
+        // The last path stays: its last-resort timer keeps trying.
+        let last = usize::from(connection.paths_down) + 1 == connection.paths.len();
+        if last || connection.paths[index].state == PathState::Down {
             return;
         }
-        let path = &mut paths[index];
-        while path.flight.first != NIL {
-            let sent = self.flight.pop(order, &mut path.flight);
-            path.in_flight -= sent.len;
-            *in_flight -= u64::from(sent.len);
-            resend_anywhere.push_back(Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts + 1 });
+        while connection.paths[index].flight.first != NIL {
+            let sent = connection.land(&mut self.flight, index);
+            connection.lose_to_any(&sent);
         }
-        let waiting = std::mem::take(&mut resend[plane]);
-        for lost in waiting {
-            if lost.path as usize == index { resend_anywhere.push_back(lost) } else { resend[plane].push_back(lost) }
-        }
-        path.go_down(now, stride);
+        let Connection { paths, resend, resend_anywhere, paths_down, .. } = connection;
+        let (away, stay) = std::mem::take(&mut resend[plane]).into_iter().partition(|lost| lost.path as usize == index);
+        resend[plane] = stay;
+        resend_anywhere.extend::<VecDeque<Resend>>(away);
+        paths[index].go_down(now, stride);
         *paths_down += 1;
         self.counters.paths_died += 1;
+        self.refresh_open(id, index);
     }
 
     /// Probes the paths whose time has come. Answers when the next probe is due.
@@ -315,10 +330,10 @@ impl MetaRoce {
             if path.state != PathState::Down {
                 continue;
             }
-            if path.probe_at <= now {
+            if path.moment <= now {
                 self.send_probe(now, id, index);
             }
-            next = next.min(self.connections[id].paths[index].probe_at);
+            next = next.min(self.connections[id].paths[index].moment);
         }
         next
     }
@@ -326,7 +341,9 @@ impl MetaRoce {
     fn send_probe(&mut self, now: Time, id: usize, index: usize) {
         let connection = &mut self.connections[id];
         let path = &mut connection.paths[index];
-        path.probe_at = now + Time(self.config.probe_interval_ps);
+        // Where nothing moves at all, probes thin out with the length of the silence.
+        let silence = now.since(connection.last_progress).0 / 8;
+        path.moment = now + Time(self.config.probe_interval_ps.max(silence));
         let plane = PlaneId((index / self.shape.paths_per_plane) as u8);
         let envelope = Envelope {
             src: self.shape.host,
@@ -359,7 +376,6 @@ impl MetaRoce {
         path.come_up(self.shape.path_window);
         path.on_rtt(now.since(probe.sent_at));
         connection.paths_down -= 1;
-        connection.last_progress = now;
         self.counters.paths_revived += 1;
         self.refresh_open(id, probe.path as usize);
         let planes = self.all_planes();
@@ -378,18 +394,18 @@ impl MetaRoce {
             self.completions.push_back(completion(ConnId(id as u32), wr_id, kind, status));
             status = CompletionStatus::Flushed;
         }
-        for path in &mut connection.paths {
-            while path.flight.first != NIL {
-                self.flight.pop(&mut connection.order, &mut path.flight);
+        for index in 0..connection.paths.len() {
+            while connection.paths[index].flight.first != NIL {
+                connection.land(&mut self.flight, index);
             }
-            path.in_flight = 0;
         }
-        connection.in_flight = 0;
     }
 }
 
-/// Queues a lost packet for the path that lost it, or for any after too many attempts.
-fn queue_resend(resend: &mut [VecDeque<Resend>], anywhere: &mut VecDeque<Resend>, sent: &Sent, plane: usize) {
-    let lost = Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts.saturating_add(1) };
-    if lost.attempts <= SAME_PATH_ATTEMPTS { resend[plane].push_back(lost) } else { anywhere.push_back(lost) }
+/// `sent` has arrived: its message may be complete, and others of its stream with it.
+fn acknowledge(id: usize, connection: &mut Connection, sent: &Sent, completions: &mut VecDeque<Completion>) {
+    connection.outbox.acknowledge(sent.piece.message, |wr_id| {
+        let (kind, status) = (CompletionKind::Sent, CompletionStatus::Success);
+        completions.push_back(completion(ConnId(id as u32), wr_id, kind, status));
+    });
 }

@@ -495,11 +495,10 @@ impl Transport for RoceV2 {
         }
     }
 
-    fn handle_packet(&mut self, now: Time, packet: &Packet, regions: &Regions) -> Option<Placement> {
-        match &packet.body {
-            Body::RoceData(data) => {
-                return self.handle_data(now, packet.envelope.ecn, data, regions);
-            }
+    fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
+        let (envelope, body) = packet;
+        match body {
+            Body::RoceData(data) => return self.handle_data(now, envelope.ecn, data, regions),
             Body::RoceAck(ack) => self.handle_ack(now, ack),
             Body::RoceCnp(cnp) => self.handle_cnp(now, cnp),
             _ => {}
@@ -552,8 +551,6 @@ impl Transport for RoceV2 {
         let connections = self.connections.iter().enumerate();
         connections.filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id))).collect()
     }
-
-    fn prefetch(&self, _connection: ConnId) {}
 }
 
 /// How long the acknowledgement timer runs after `timeouts` expiries in a row.
