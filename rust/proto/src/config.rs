@@ -55,9 +55,10 @@ pub struct MetaRoceConfig {
     pub window_cap_percent: u32,
     /// Receiver hints in acknowledgements (F8); off leaves ECN alone.
     pub hints: bool,
-    /// Window that a hint grants, percent of (hinted rate × base round trip). Ours: above 100, so
-    /// that queueing delay and lost acknowledgements do not idle the granted share.
-    pub hint_window_percent: u32,
+    /// Window that a hint grants: hinted rate × (least round trip seen + this percentage of the base
+    /// round trip) + 1 MTU. Ours: room for a standing queue makes near and far senders equal, and
+    /// keeps lost packets and acknowledgements from idling the granted share.
+    pub hint_headroom_percent: u32,
     /// Share of the inbound rate that hints deal out, percent (ours).
     pub hint_target_percent: u32,
     /// A hint older than this many base round trips has no effect (ours).
@@ -87,7 +88,7 @@ impl Default for MetaRoceConfig {
             start_window_percent: 10,
             window_cap_percent: 200,
             hints: true,
-            hint_window_percent: 200,
+            hint_headroom_percent: 100,
             hint_target_percent: 100,
             hint_life_rtts: 8,
             ecn_gain_shift: 4,

@@ -44,6 +44,8 @@ pub struct Connection {
     /// [`Envelope::address_hash`] towards the peer.
     pub hash: u32,
     pub variation: Variation,
+    /// Least round trip seen.
+    pub least_rtt: Time,
     pub last_hint: RateHint,
     /// Planes in whose ready queue this connection stands.
     pub queued: u8,
@@ -56,6 +58,11 @@ pub struct Connection {
     pub paths_down: u16,
     /// Bit i of plane p: path i of the plane has room.
     pub open: [u64; MAX_PLANES],
+    /// Payload bytes in flight in each plane, and the sum of the windows of its paths that are up.
+    pub plane_in_flight: [u32; MAX_PLANES],
+    pub plane_window: [u32; MAX_PLANES],
+    /// Sum of `plane_window`.
+    pub all_windows: u32,
     /// All paths, plane by plane; none before the first message is posted.
     pub paths: Box<[SendPath]>,
     /// All sends, oldest first.
@@ -100,6 +107,7 @@ impl Connection {
             in_flight: 0,
             window: shape.start_window,
             variation: Variation::new(shape.base_rtt),
+            least_rtt: shape.base_rtt,
             last_hint: RateHint::NONE,
             hint_at: Time::ZERO,
             queued: 0,
@@ -110,6 +118,9 @@ impl Connection {
             lost: 0,
             open: [all_open; MAX_PLANES],
             next_path: [(hash as usize % shape.paths_per_plane) as u8; MAX_PLANES],
+            plane_in_flight: [0; MAX_PLANES],
+            plane_window: [0; MAX_PLANES],
+            all_windows: 0,
             paths: Box::default(),
             ledgers: Box::default(),
             told: Arrival::NONE,
@@ -131,6 +142,9 @@ impl Connection {
             SendPath::new(entropy, shape.path_window, shape.base_rtt)
         };
         self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
+        for plane in 0..shape.planes {
+            self.resize(plane, 0, shape.path_window * shape.paths_per_plane as u32);
+        }
     }
 
     /// Whether plane `plane` could send something if windows allow.
@@ -148,18 +162,34 @@ impl Connection {
         }
         let mut planes = self.blocked;
         for plane in 0..self.resend.len() {
-            if self.open[plane] == 0 && (self.lost == 0 || self.resend[plane].is_empty()) {
+            let resend = self.lost > 0 && !self.resend[plane].is_empty();
+            if !resend && (self.open[plane] == 0 || !self.has_share(plane)) {
                 planes &= !(1 << plane);
             }
         }
         planes
     }
 
+    /// A path window of `plane` has changed from `old` to `new`.
+    #[inline]
+    pub fn resize(&mut self, plane: usize, old: u32, new: u32) {
+        self.plane_window[plane] = self.plane_window[plane] + new - old;
+        self.all_windows = self.all_windows + new - old;
+    }
+
+    /// Whether `plane` may take more of the connection window: where that is what limits, planes
+    /// share it in proportion to their path windows, or whichever port asks first would get it all.
+    #[inline]
+    fn has_share(&self, plane: usize) -> bool {
+        let taken = u64::from(self.plane_in_flight[plane]) * u64::from(self.all_windows);
+        taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
+    }
+
     /// The next path of `plane` with room, round robin.
     #[inline]
     pub fn choose_path(&mut self, plane: usize, paths_per_plane: usize) -> Option<usize> {
         let open = self.open[plane];
-        if open == 0 {
+        if open == 0 || !self.has_share(plane) {
             return None;
         }
         let ahead = open >> self.next_path[plane] << self.next_path[plane];
@@ -194,11 +224,12 @@ impl Connection {
 
     /// Takes the oldest packet of a path out of flight.
     #[inline]
-    pub fn land(&mut self, flight: &mut Flight, index: usize) -> Sent {
+    pub fn land(&mut self, flight: &mut Flight, index: usize, plane: usize) -> Sent {
         let path = &mut self.paths[index];
         let sent = flight.pop(&mut path.flight);
         path.in_flight -= sent.len;
         path.packets -= 1;
+        self.plane_in_flight[plane] -= sent.len;
         self.in_flight -= u64::from(sent.len);
         sent
     }

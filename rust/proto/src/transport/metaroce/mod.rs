@@ -15,8 +15,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{
-    Arrival, Body, Bytes, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate,
-    RateHint, Time, lengths, prefetch,
+    Arrival, Body, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate, RateHint, Time,
+    lengths, prefetch,
 };
 
 use self::connection::{Connection, MAX_PLANES, Shape};
@@ -338,10 +338,4 @@ impl Transport for MetaRoce {
             }
         }
     }
-}
-
-/// Bytes of `rate` in `span`, times `percent`.
-fn scaled_bytes(rate: Rate, span: Time, percent: u32) -> u64 {
-    let Bytes(bytes) = rate.bytes_in(span);
-    bytes * u64::from(percent) / 100
 }

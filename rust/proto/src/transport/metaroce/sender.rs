@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use metaroce_wire::{
-    Arrival, Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
+    Arrival, Body, Bytes, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time,
+    lengths,
 };
 
 use super::connection::{Connection, Resend};
 use super::flight::{NIL, Sent};
 use super::path::PathState;
-use super::{MetaRoce, completion, scaled_bytes};
+use super::{MetaRoce, completion};
 use crate::outbox::Piece;
 use crate::verbs::{Completion, CompletionKind, CompletionStatus};
 
@@ -90,6 +91,7 @@ impl MetaRoce {
         path.in_flight += segment.len;
         path.packets += 1;
         connection.in_flight += u64::from(segment.len);
+        connection.plane_in_flight[plane.index()] += segment.len;
         let sent = Sent::new(piece, pps, segment.len, index as u16, attempts);
         self.flight.push(now, sent, &mut connection.order, &mut path.flight);
         let data = MrData {
@@ -161,7 +163,7 @@ impl MetaRoce {
                 let k = behind as u32 - 1;
                 k < 256 && ack.sack[(k >> 6) as usize] >> (k & 63) & 1 == 1
             };
-            let sent = connection.land(&mut self.flight, index);
+            let sent = connection.land(&mut self.flight, index, plane);
             if arrived {
                 acked += 1;
                 acknowledge(id, connection, &sent, &mut self.completions);
@@ -174,10 +176,16 @@ impl MetaRoce {
         }
         let path = &mut connection.paths[index];
         self.counters.gap_detections += lost;
-        connection.variation.on_error(path.on_rtt(now.since(ack.echo)));
+        let rtt = now.since(ack.echo);
+        connection.variation.on_error(path.on_rtt(rtt));
+        let nearer = rtt < connection.least_rtt;
+        connection.least_rtt = connection.least_rtt.min(rtt);
+        let window = path.cwnd;
         path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
+        let resized = path.cwnd;
+        connection.resize(plane, window, resized);
         connection.last_progress = now;
-        self.take_hint(now, id, ack.hint);
+        self.take_hint(now, id, ack.hint, nearer);
         self.refresh_open(id, index);
         self.take_arrival(id, ack.previous);
         self.wake_after(id, plane, lost > 0);
@@ -194,7 +202,7 @@ impl MetaRoce {
             return;
         }
         path.expiries = 0;
-        let sent = connection.land(&mut self.flight, index);
+        let sent = connection.land(&mut self.flight, index, index / self.shape.paths_per_plane);
         acknowledge(id, connection, &sent, &mut self.completions);
         self.refresh_open(id, index);
     }
@@ -213,16 +221,17 @@ impl MetaRoce {
 
     /// The receiver's share for this sender becomes its connection window (F8).
     #[inline]
-    fn take_hint(&mut self, now: Time, id: usize, hint: RateHint) {
+    fn take_hint(&mut self, now: Time, id: usize, hint: RateHint, nearer: bool) {
         let connection = &mut self.connections[id];
         connection.hint_at = now;
-        if hint == connection.last_hint && connection.last_hint != RateHint::NONE {
+        if hint == connection.last_hint && hint != RateHint::NONE && !nearer {
             return;
         }
         connection.last_hint = hint;
         connection.window = match hint.decode() {
             Some(rate) => {
-                let granted = scaled_bytes(rate, self.shape.base_rtt, self.config.hint_window_percent);
+                let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
+                let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
                 (granted + u64::from(self.shape.mtu)).min(self.window_cap)
             }
             None => self.window_cap,
@@ -272,8 +281,9 @@ impl MetaRoce {
     /// The oldest packet of a path, which is also the oldest of the connection, is overdue.
     fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
         let connection = &mut self.connections[id];
-        let sent = connection.land(&mut self.flight, index);
-        connection.lose(&sent, index / self.shape.paths_per_plane);
+        let plane = index / self.shape.paths_per_plane;
+        let sent = connection.land(&mut self.flight, index, plane);
+        connection.lose(&sent, plane);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
         self.counters.timer_detections += 1;
@@ -309,9 +319,11 @@ impl MetaRoce {
             return;
         }
         while connection.paths[index].flight.first != NIL {
-            let sent = connection.land(&mut self.flight, index);
+            let sent = connection.land(&mut self.flight, index, plane);
             connection.lose_to_any(&sent);
         }
+        let window = connection.paths[index].cwnd;
+        connection.resize(plane, window, 0);
         let Connection { paths, resend, resend_anywhere, paths_down, .. } = connection;
         let (away, stay) = std::mem::take(&mut resend[plane]).into_iter().partition(|lost| lost.path as usize == index);
         resend[plane] = stay;
@@ -375,6 +387,7 @@ impl MetaRoce {
         }
         path.come_up(self.shape.path_window);
         path.on_rtt(now.since(probe.sent_at));
+        connection.resize(probe.path as usize / self.shape.paths_per_plane, 0, self.shape.path_window);
         connection.paths_down -= 1;
         self.counters.paths_revived += 1;
         self.refresh_open(id, probe.path as usize);
@@ -396,7 +409,7 @@ impl MetaRoce {
         }
         for index in 0..connection.paths.len() {
             while connection.paths[index].flight.first != NIL {
-                connection.land(&mut self.flight, index);
+                connection.land(&mut self.flight, index, index / self.shape.paths_per_plane);
             }
         }
     }
