@@ -8,7 +8,7 @@ use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory, Op};
 use metaroce_fabric::{End, Fabric, Step, Target};
 use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, Stage, WorkRequest};
-use metaroce_wire::{ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time};
+use metaroce_wire::{ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time, prefetch};
 
 use crate::packets::Packets;
 use crate::queue::EventQueue;
@@ -27,8 +27,8 @@ const REROUTE: u32 = 5;
 /// Planes take three bits of a port's index.
 const PLANE_BITS: u32 = 3;
 
-/// How many events ahead the state of an arriving packet is asked for: its envelope, and of those
-/// that reach a host the body, the connection, and the path.
+/// How many events ahead the state of an arriving packet is asked for: its envelope; its body, at a
+/// host; the connection there, or the route at a switch; and the path, or the port.
 const AHEAD: [usize; 4] = [14, 10, 6, 3];
 
 /// Iterations, and how the run stands.
@@ -183,21 +183,32 @@ impl Simulation {
     /// Asks for what the next events will touch. No effect on results.
     #[inline]
     fn look_ahead(&self) {
-        let arrival = |ahead: usize| self.queue.peek(ahead).filter(|next| next >> KIND_SHIFT == ARRIVE);
-        if let Some(slot) = arrival(AHEAD[0]) {
-            self.packets.prefetch_envelope(slot);
+        let ahead = |events: usize| self.queue.peek(events).map(|next| (next >> KIND_SHIFT, next & INDEX));
+        match ahead(AHEAD[0]) {
+            Some((ARRIVE, slot)) => self.packets.prefetch_envelope(slot),
+            Some((PORT_FREE, port)) => prefetch(&self.endpoints[(port >> PLANE_BITS) as usize]),
+            _ => {}
         }
-        if let Some(slot) = arrival(AHEAD[1])
+        if let Some((ARRIVE, slot)) = ahead(AHEAD[1])
             && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
         {
             self.packets.prefetch_body(slot);
         }
-        for stage in [Stage::Connection, Stage::Path] {
-            if let Some(slot) = arrival(AHEAD[2 + stage as usize])
-                && let (envelope, body) = self.packets.get(slot)
-                && let End::Host(host) = self.fabric.end(envelope)
-            {
-                self.endpoints[host.index()].prefetch(body, stage);
+        for (at, stage) in [(AHEAD[2], Stage::Connection), (AHEAD[3], Stage::Path)] {
+            match ahead(at) {
+                Some((ARRIVE, slot)) => {
+                    let (envelope, body) = self.packets.get(slot);
+                    match self.fabric.end(envelope) {
+                        End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
+                        End::Switch if stage == Stage::Connection => self.fabric.prefetch_choice(envelope),
+                        End::Switch => self.fabric.prefetch_port(envelope),
+                    }
+                }
+                Some((PORT_FREE, port)) => {
+                    let plane = PlaneId((port & ((1 << PLANE_BITS) - 1)) as u8);
+                    self.endpoints[(port >> PLANE_BITS) as usize].prefetch_port(plane, stage);
+                }
+                _ => {}
             }
         }
     }
@@ -274,7 +285,8 @@ impl Simulation {
         verify.memory.place((from, placement.source), (to, placement.address), placement.len as usize);
         verify.placements += 1;
         if verify.placements == verify.flip_at {
-            verify.memory.flip(to, placement.address);
+            // The last byte: that of an element's sign, which no sum can round away.
+            verify.memory.flip(to, placement.address + u64::from(placement.len) - 1);
         }
     }
 

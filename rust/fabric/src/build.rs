@@ -8,6 +8,8 @@ use crate::spec::{FabricSpec, SpecError};
 
 /// Rates above this would need less than a picosecond a byte.
 const MAX_RATE: u64 = 8_000_000_000_000;
+/// What a routing choice can name.
+const MAX_DEGREE: u32 = 1023;
 
 impl Fabric {
     /// Builds the fabric.
@@ -74,7 +76,7 @@ impl Fabric {
                     let first = self.offsets[s as usize];
                     &self.routes.choices[first as usize..(first + columns) as usize]
                 });
-                choices.map(|c| c.count).max().unwrap_or(1).max(1)
+                choices.map(|c| c.count()).max().unwrap_or(1).max(1)
             };
             let mut shift = 0;
             for tier in 1..=3 {
@@ -101,11 +103,11 @@ impl Fabric {
             let (mut switch, mut product) = (leaf, 1u32);
             while shape.leaves[column as usize] != switch {
                 let choice = self.routes.choices[(self.offsets[switch as usize] + column) as usize];
-                if choice.count == 0 {
+                if choice.count() == 0 {
                     break;
                 }
-                product = product.saturating_mul(choice.count);
-                switch = self.ends[self.routes.hops[choice.first as usize] as usize] - self.hosts;
+                product = product.saturating_mul(choice.count());
+                switch = self.ends[self.routes.hops[choice.first() as usize] as usize] - self.hosts;
             }
             most = most.max(product);
         }
@@ -117,7 +119,7 @@ impl Fabric {
             for &from in &shape.leaves {
                 for (column, &to) in shape.leaves.iter().enumerate() {
                     let choice = self.routes.choices[self.offsets[from as usize] as usize + column];
-                    if from != to && choice.count == 0 {
+                    if from != to && choice.count() == 0 {
                         let host = |leaf: u32| {
                             let of_plane = &self.attachments[plane * self.hosts as usize..][..self.hosts as usize];
                             of_plane.iter().position(|a| a.leaf == leaf).unwrap_or(0) as u32
@@ -173,6 +175,19 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
                 cable.kmin.0,
                 format!("at most ecn_kmax_bytes = {}", cable.kmax.0),
             ));
+        }
+    }
+    let mut degree = vec![0u32; nodes];
+    for (i, cable) in spec.cables.iter().enumerate() {
+        for end in [cable.a, cable.b] {
+            degree[end as usize] += 1;
+            if degree[end as usize] > MAX_DEGREE {
+                return Err(SpecError::range(
+                    format!("fabric.links.a[{i}]"),
+                    end,
+                    format!("at most {MAX_DEGREE} links a node"),
+                ));
+            }
         }
     }
     if !(0.0..1.0).contains(&spec.loss.probability) {

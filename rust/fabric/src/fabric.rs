@@ -1,6 +1,6 @@
 //! The fabric itself: a packet's way from port to port, faults, and where every packet ended.
 
-use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time};
+use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, prefetch};
 
 use crate::loss::{Loss, draw};
 use crate::port::{Port, PortSide, Refusal};
@@ -130,20 +130,52 @@ impl Fabric {
     /// The packet has reached the switch at the end of `packet.link`.
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
-        let target = self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()];
-        if target.column == switch.own_column {
-            packet.link = target.down;
-        } else {
-            let choice = self.routes.choices[(switch.offset + target.column) as usize];
-            let pick = match choice.count {
-                0 => return self.drop(Drop::NoRoute),
-                1 => 0,
-                count => ecmp(self.ecmp, switch, packet, count),
-            };
-            packet.link = self.routes.hops[(choice.first + pick) as usize];
+        match self.route(packet) {
+            Some(link) => {
+                packet.link = link;
+                self.cross(now, packet, false)
+            }
+            None => self.drop(Drop::NoRoute),
         }
-        self.cross(now, packet, false)
+    }
+
+    /// The link by which the switch at the end of `packet.link` sends the packet on.
+    #[inline]
+    fn route(&self, packet: &Envelope) -> Option<u32> {
+        let (switch, target) = self.hop(packet);
+        if target.column == switch.own_column {
+            return Some(target.down);
+        }
+        let choice = self.routes.choices[(switch.offset + target.column) as usize];
+        let pick = match choice.count() {
+            0 => return None,
+            1 => 0,
+            count => ecmp(self.ecmp, switch, packet, count),
+        };
+        Some(self.routes.hops[(choice.first() + pick) as usize])
+    }
+
+    #[inline]
+    fn hop(&self, packet: &Envelope) -> (&SwitchState, Attachment) {
+        let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
+        (switch, self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()])
+    }
+
+    /// Hints the processor at the choice that [`Fabric::forward`] will read.
+    #[inline]
+    pub fn prefetch_choice(&self, packet: &Envelope) {
+        let (switch, target) = self.hop(packet);
+        if let Some(choice) = self.routes.choices.get(switch.offset.wrapping_add(target.column) as usize) {
+            prefetch(choice);
+        }
+    }
+
+    /// Hints the processor at the port that [`Fabric::forward`] will choose.
+    #[inline]
+    pub fn prefetch_port(&self, packet: &Envelope) {
+        if let Some(link) = self.route(packet) {
+            prefetch(&self.ports[link as usize]);
+        }
     }
 
     /// What stands at the end of the link that `packet` is crossing.
@@ -199,10 +231,10 @@ impl Fabric {
                 continue;
             }
             let choice = self.routes.choices[(switch.offset + target.column) as usize];
-            if choice.count == 0 {
+            if choice.count() == 0 {
                 return Time::NEVER;
             }
-            link = self.routes.hops[choice.first as usize];
+            link = self.routes.hops[choice.first() as usize];
         }
     }
 

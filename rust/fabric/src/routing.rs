@@ -4,11 +4,31 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Ports of a choice: `hops[first..first + count]`.
+/// Ports of a choice, as a range of `hops`: 22 bits of start, 10 of length. Small, because the
+/// table of all choices is what a large fabric misses in the cache.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Choice {
-    pub first: u32,
-    pub count: u32,
+pub(crate) struct Choice(u32);
+
+impl Choice {
+    const COUNT_BITS: u32 = 10;
+
+    fn new(first: usize, count: usize) -> Choice {
+        assert!(
+            count < 1 << Self::COUNT_BITS && first < 1 << (32 - Self::COUNT_BITS),
+            "more ports than a choice can name"
+        );
+        Choice((first as u32) << Self::COUNT_BITS | count as u32)
+    }
+
+    /// First of its hops.
+    pub(crate) const fn first(self) -> u32 {
+        self.0 >> Self::COUNT_BITS
+    }
+
+    /// Number of its hops.
+    pub(crate) const fn count(self) -> u32 {
+        self.0 & ((1 << Self::COUNT_BITS) - 1)
+    }
 }
 
 /// One directed link between two switches, as routing sees it.
@@ -51,7 +71,7 @@ impl Routes {
         let size = planes.iter().map(|p| p.switches.len() * p.leaves.len()).sum();
         let mut routes = Routes { choices: vec![Choice::default(); size], hops: Vec::new() };
         // Many leaves share a choice: keep each list of ports once.
-        let mut known: BTreeMap<Vec<u32>, u32> = BTreeMap::new();
+        let mut known: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
         for plane in planes {
             for (column, &leaf) in plane.leaves.iter().enumerate() {
                 let distance = distances(leaf, switches, edges, &into);
@@ -59,12 +79,12 @@ impl Routes {
                     let closer = |e: &&Edge| e.up && e.known_up && distance[e.to as usize] < distance[switch as usize];
                     let ports: Vec<u32> =
                         from[switch as usize].iter().map(|&i| &edges[i]).filter(closer).map(|e| e.link).collect();
-                    let count = ports.len() as u32;
+                    let count = ports.len();
                     let first = *known.entry(ports).or_insert_with_key(|ports| {
                         routes.hops.extend(ports);
-                        routes.hops.len() as u32 - ports.len() as u32
+                        routes.hops.len() - ports.len()
                     });
-                    routes.choices[offsets[switch as usize] as usize + column] = Choice { first, count };
+                    routes.choices[offsets[switch as usize] as usize + column] = Choice::new(first, count);
                 }
             }
         }

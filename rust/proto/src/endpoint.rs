@@ -108,6 +108,12 @@ impl Endpoint {
         each!(&self.transport, t => t.prefetch(body, stage));
     }
 
+    /// Hints the processor at the state that a pull of port `plane` will touch.
+    #[inline]
+    pub fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        each!(&self.transport, t => t.prefetch_port(plane, stage));
+    }
+
     fn check(&self, connection: ConnId, offset: u64, len: u64) -> Result<(), PostError> {
         if connection.0 >= self.connections {
             return Err(PostError::UnknownConnection(connection.0));

@@ -64,6 +64,8 @@ pub trait Transport {
     /// Hints the processor at the state that a packet with this body will touch; no effect on
     /// results.
     fn prefetch(&self, _body: &Body, _stage: Stage) {}
+    /// The same for a pull of port `plane`.
+    fn prefetch_port(&self, _plane: PlaneId, _stage: Stage) {}
 }
 
 /// One of the transports; not boxed, since that would cost a cache miss a packet.

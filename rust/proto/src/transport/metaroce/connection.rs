@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{Arrival, ConnId, Envelope, HostId, RateHint, StreamId, Time};
+use metaroce_wire::{Arrival, ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
 
 use super::flight::{Flight, Order, Sent};
 use super::ledger::PathLedger;
@@ -160,6 +160,10 @@ impl Connection {
         if self.blocked == 0 || (self.in_flight > 0 && self.in_flight + u64::from(mtu) > self.window) {
             return 0;
         }
+        if self.in_flight == 0 {
+            // No acknowledgement will come to look again.
+            return self.blocked;
+        }
         let mut planes = self.blocked;
         for plane in 0..self.resend.len() {
             let resend = self.lost > 0 && !self.resend[plane].is_empty();
@@ -188,7 +192,12 @@ impl Connection {
     /// The next path of `plane` with room, round robin.
     #[inline]
     pub fn choose_path(&mut self, plane: usize, paths_per_plane: usize) -> Option<usize> {
-        let open = self.open[plane];
+        let mut open = self.open[plane];
+        if open == 0 && self.in_flight == 0 {
+            // All paths fell silent and nothing is in flight: one has to be tried.
+            let of_plane = self.paths[plane * paths_per_plane..].iter().take(paths_per_plane);
+            open = of_plane.rev().fold(0, |bits, path| bits << 1 | u64::from(path.state == PathState::Up));
+        }
         if open == 0 || !self.has_share(plane) {
             return None;
         }
@@ -232,6 +241,24 @@ impl Connection {
         self.plane_in_flight[plane] -= sent.len;
         self.in_flight -= u64::from(sent.len);
         sent
+    }
+
+    /// Asks for the lines that sending touches.
+    #[inline]
+    pub fn prefetch_sender(&self) {
+        prefetch(&self.in_flight);
+        prefetch(&self.open);
+        prefetch(&self.plane_in_flight);
+        prefetch(&self.paths);
+        prefetch(&self.outbox);
+    }
+
+    /// Asks for the lines that receiving touches.
+    #[inline]
+    pub fn prefetch_receiver(&self) {
+        prefetch(&self.remote);
+        prefetch(&self.ledgers);
+        prefetch(&self.inbox);
     }
 
     /// Sums up for a report on a stalled run.

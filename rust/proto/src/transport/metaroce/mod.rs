@@ -64,8 +64,11 @@ impl MetaRoce {
         let plane_bdp = widest.bytes_in(environment.base_rtt).0;
         let mtu = u64::from(config.mtu);
         let paths_per_plane = match config.paths_per_plane {
-            // Few routes on a long plane: as many paths as it takes SACK vectors to describe what is in flight.
-            0 => u64::from(environment.routes).max((2 * plane_bdp).div_ceil(256 * mtu)).clamp(1, 64),
+            // One for each route, or equally many where it takes more SACK vectors to describe what is in flight.
+            0 => {
+                let routes = u64::from(environment.routes.clamp(1, 64));
+                routes * (2 * plane_bdp).div_ceil(256 * mtu * routes).clamp(1, 64 / routes)
+            }
             n => u64::from(n.min(64)),
         } as usize;
         // 256 packets are what one SACK vector can describe.
@@ -308,6 +311,19 @@ impl Transport for MetaRoce {
     }
 
     #[inline]
+    fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        let front = self.ready[plane.index()].front();
+        let Some(connection) = front.and_then(|&id| self.connections.get(id as usize)) else { return };
+        match stage {
+            Stage::Connection => connection.prefetch_sender(),
+            Stage::Path => {
+                let index = plane.index() * self.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
+                connection.paths.get(index).map(prefetch).unwrap_or_default();
+            }
+        }
+    }
+
+    #[inline]
     fn prefetch(&self, body: &Body, stage: Stage) {
         let (connection, path, sender) = match body {
             Body::MrData(data) => (data.connection, data.path, false),
@@ -316,16 +332,8 @@ impl Transport for MetaRoce {
         };
         let Some(connection) = self.connections.get(connection.index()) else { return };
         match (stage, sender) {
-            (Stage::Connection, true) => {
-                prefetch(&connection.in_flight);
-                prefetch(&connection.open);
-                prefetch(&connection.outbox);
-            }
-            (Stage::Connection, false) => {
-                prefetch(&connection.ledgers);
-                prefetch(&connection.inbox);
-                prefetch(&connection.remote);
-            }
+            (Stage::Connection, true) => connection.prefetch_sender(),
+            (Stage::Connection, false) => connection.prefetch_receiver(),
             (Stage::Path, true) => {
                 if let Some(path) = connection.paths.get(path as usize) {
                     prefetch(path);
