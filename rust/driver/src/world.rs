@@ -142,7 +142,13 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     };
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
-    let mut memory = Memory::new(ranks, bytes, dtype);
+    let mut memory = Memory::new(ranks, bytes, dtype).map_err(|e| {
+        DriverError::config(
+            "memory_bytes",
+            format!("{bytes} bytes for each of {ranks} ranks ({e})"),
+            "what the machine has",
+        )
+    })?;
     if let Some(initial) = data.memory {
         for rank in 0..ranks {
             memory.rank_mut(rank).copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);

@@ -1,18 +1,32 @@
 //! Registered memory of all ranks in a run with payload.
 
+use std::io;
+
+use memmap2::MmapMut;
+
 use crate::dtype::Dtype;
 
 /// One flat range of bytes a rank.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Memory {
-    ranks: Vec<Vec<u8>>,
+    ranks: Vec<MmapMut>,
     dtype: Dtype,
 }
 
 impl Memory {
-    /// Zeroed memory.
-    pub fn new(ranks: usize, bytes: usize, dtype: Dtype) -> Memory {
-        Memory { ranks: (0..ranks).map(|_| vec![0; bytes]).collect(), dtype }
+    /// Zeroed memory, on huge pages where there are any: a run touches all of it, in small pieces.
+    ///
+    /// # Errors
+    /// What the operating system says if it has not that much.
+    pub fn new(ranks: usize, bytes: usize, dtype: Dtype) -> io::Result<Memory> {
+        let map = |_| {
+            let map = MmapMut::map_anon(bytes.max(1))?;
+            #[cfg(target_os = "linux")]
+            // Only a hint: a kernel without huge pages refuses, and small ones do as well.
+            let _ = map.advise(memmap2::Advice::HugePage);
+            Ok(map)
+        };
+        Ok(Memory { ranks: (0..ranks).map(map).collect::<io::Result<_>>()?, dtype })
     }
 
     /// Element type.

@@ -93,19 +93,28 @@ impl Pattern {
 
     /// Writes inputs.
     pub fn fill(&self, memory: &mut Memory, fills: &[Fill]) {
-        let size = self.dtype.size();
         for fill in fills {
             let table = self.encoded(fill.rank);
-            let bytes = &mut memory.rank_mut(fill.rank as usize)[fill.offset as usize..][..fill.count as usize * size];
-            for (i, element) in bytes.chunks_exact_mut(size).enumerate() {
-                element.copy_from_slice(&table[self.place(fill.index + i as u64) as usize][..size]);
+            let bytes = &mut memory.rank_mut(fill.rank as usize)[fill.offset as usize..];
+            match self.dtype.size() {
+                1 => self.write::<1>(bytes, fill, &table),
+                2 => self.write::<2>(bytes, fill, &table),
+                4 => self.write::<4>(bytes, fill, &table),
+                _ => self.write::<8>(bytes, fill, &table),
             }
+        }
+    }
+
+    fn write<const N: usize>(&self, bytes: &mut [u8], fill: &Fill, table: &[[u8; 8]]) {
+        let table = sized::<N>(table);
+        let (elements, _) = bytes.as_chunks_mut::<N>();
+        for (i, element) in elements[..fill.count as usize].iter_mut().enumerate() {
+            *element = table[self.place(fill.index + i as u64) as usize];
         }
     }
 
     /// Compares bit for bit. Answers (wrong elements, elements compared).
     pub fn check(&self, memory: &Memory, expects: &[Expect]) -> (u64, u64) {
-        let size = self.dtype.size();
         let (mut wrong, mut checked) = (0, 0);
         for expect in expects {
             let own;
@@ -115,14 +124,29 @@ impl Pattern {
                 own = self.encoded(expect.from);
                 &own
             };
-            let bytes = &memory.rank(expect.rank as usize)[expect.offset as usize..][..expect.count as usize * size];
-            for (i, element) in bytes.chunks_exact(size).enumerate() {
-                wrong += u64::from(element != &table[self.place(expect.index + i as u64) as usize][..size]);
-            }
+            let bytes = &memory.rank(expect.rank as usize)[expect.offset as usize..];
+            wrong += match self.dtype.size() {
+                1 => self.differ::<1>(bytes, expect, table),
+                2 => self.differ::<2>(bytes, expect, table),
+                4 => self.differ::<4>(bytes, expect, table),
+                _ => self.differ::<8>(bytes, expect, table),
+            };
             checked += expect.count;
         }
         (wrong, checked)
     }
+
+    fn differ<const N: usize>(&self, bytes: &[u8], expect: &Expect, table: &[[u8; 8]]) -> u64 {
+        let table = sized::<N>(table);
+        let (elements, _) = bytes.as_chunks::<N>();
+        let wrong = |&(i, element): &(usize, &[u8; N])| *element != table[self.place(expect.index + i as u64) as usize];
+        elements[..expect.count as usize].iter().enumerate().filter(wrong).count() as u64
+    }
+}
+
+/// The first N bytes of each entry: with the size known, an element is one load and one store.
+fn sized<const N: usize>(table: &[[u8; 8]]) -> Vec<[u8; N]> {
+    table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect()
 }
 
 #[cfg(test)]
@@ -134,7 +158,7 @@ mod tests {
         for (name, dtype) in Dtype::NAMES {
             for ranks in [2, 7, 64, 85, 86, 200, 300, 1000] {
                 let pattern = Pattern::new(dtype, ranks);
-                let mut memory = Memory::new(ranks as usize + 1, 64 * dtype.size(), dtype);
+                let mut memory = Memory::new(ranks as usize + 1, 64 * dtype.size(), dtype).expect("memory");
                 let all = |rank| Fill { rank, offset: 0, count: 64, index: 1_000_003 };
                 pattern.fill(&mut memory, &(0..ranks).map(all).collect::<Vec<_>>());
                 for order in [(0..ranks).collect::<Vec<_>>(), (0..ranks).rev().collect()] {
@@ -151,7 +175,7 @@ mod tests {
     #[test]
     fn a_flipped_byte_and_a_shifted_place_are_wrong() {
         let pattern = Pattern::new(Dtype::Float32, 8);
-        let mut memory = Memory::new(8, 4000, Dtype::Float32);
+        let mut memory = Memory::new(8, 4000, Dtype::Float32).expect("memory");
         pattern.fill(&mut memory, &[Fill { rank: 3, offset: 0, count: 1000, index: 0 }]);
         let expect = |index| Expect { rank: 3, offset: 0, count: 1000, from: 3, index };
         assert_eq!(pattern.check(&memory, &[expect(0)]).0, 0);

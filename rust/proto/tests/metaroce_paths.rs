@@ -253,7 +253,7 @@ fn check_completions(pair: &Pair, messages: &[Message]) -> Result<(), TestCaseEr
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn loss_never_loses_or_repeats_a_byte(

@@ -18,9 +18,9 @@ const RATE: Rate = Rate::from_gbps(200);
 const DELAY: Time = Time::from_us(2);
 const MTU: u64 = 4096;
 
-/// One QP, so that a script sees one sequence.
+/// One QP with a window that fills the link, so that a script sees one sequence.
 fn single() -> RoceConfig {
-    RoceConfig { qps_per_plane: 1, dcqcn: DcqcnPreset::Off, ..RoceConfig::default() }
+    RoceConfig { qps_per_plane: 1, window_percent: 200, dcqcn: DcqcnPreset::Off, ..RoceConfig::default() }
 }
 
 fn pair(config: &RoceConfig, planes: usize) -> Pair {
@@ -113,7 +113,7 @@ fn messages_complete_in_posting_order_on_all_planes() {
 
 #[test]
 fn a_qp_keeps_its_plane_and_its_source_port() {
-    let mut pair = pair(&RoceConfig::default(), 4);
+    let mut pair = pair(&RoceConfig { qps_per_plane: 4, ..RoceConfig::default() }, 4);
     pair.post(0, write(1, 0, 1 << 20));
     pair.run();
     let mut ports = std::collections::BTreeMap::new();

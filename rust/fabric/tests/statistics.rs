@@ -1,0 +1,150 @@
+//! ECMP and loss of a fabric, against what chance must give.
+
+#![allow(clippy::float_arithmetic, reason = "expected values are real numbers")]
+
+use std::collections::BTreeSet;
+
+use metaroce_fabric::{Cable, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch};
+use metaroce_wire::{Bytes, Class, Ecn, Envelope, HostId, PlaneId, Rate, Time};
+
+/// One plane of 2 leaves with `hosts` each, and `spines`.
+fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) -> Fabric {
+    let cable = |a, b| {
+        let (rate, delay) = (Rate::from_gbps(200), Time::from_ns(600));
+        Cable { a, b, rate, delay, queue: Bytes(1 << 40), kmin: Bytes(0), kmax: Bytes(0), pmax: 0 }
+    };
+    let first = 2 * hosts;
+    let mut cables: Vec<Cable> = (0..2 * hosts).map(|host| cable(host, first + host / hosts)).collect();
+    for leaf in 0..2 {
+        cables.extend((0..spines).map(|spine| cable(first + leaf, first + 2 + spine)));
+    }
+    let switches = (0..2 + spines).map(|i| Switch { plane: 0, tier: if i < 2 { 1 } else { 2 } }).collect();
+    let reroute_delay = Time::from_us(1000);
+    let spec = FabricSpec { hosts: 2 * hosts, planes: 1, switches, cables, ecmp, reroute_delay, loss, seed };
+    Fabric::new(&spec).expect("a valid fabric")
+}
+
+fn packet(src: u32, dst: u32, entropy: u16, class: Class) -> Envelope {
+    let (src, dst) = (HostId(src), HostId(dst));
+    let hash = Envelope::address_hash(src, dst);
+    Envelope { src, dst, hash, len: 1000, link: 0, entropy, plane: PlaneId(0), ecn: Ecn::Ect0, class }
+}
+
+/// The links that a packet crosses, and whether it arrives.
+fn follow(fabric: &mut Fabric, now: Time, mut packet: Envelope) -> (Vec<u32>, bool) {
+    let mut links = Vec::new();
+    let mut step = fabric.inject(now, &mut packet);
+    loop {
+        links.push(packet.link);
+        match step {
+            Step::Dropped(cause) => {
+                assert_eq!(cause, Drop::Loss);
+                return (links, false);
+            }
+            Step::Arrives(at) => match fabric.end(&packet) {
+                End::Host(host) => {
+                    assert_eq!(host, packet.dst);
+                    fabric.deliver();
+                    return (links, true);
+                }
+                End::Switch => step = fabric.forward(at, &mut packet),
+            },
+        }
+    }
+}
+
+/// Distinct uplinks that `n` flows of one leaf take.
+fn uplinks(n: u32, ecmp: Ecmp, seed: u64, entropy: impl Fn(u32) -> u16) -> usize {
+    let mut fabric = leaf_spine(n, n, ecmp, LossConfig::default(), seed);
+    let used: BTreeSet<u32> = (0..n)
+        .map(|host| follow(&mut fabric, Time::ZERO, packet(host, n + host, entropy(host), Class::Data)).0[1])
+        .collect();
+    used.len()
+}
+
+#[test]
+fn equal_flows_use_the_share_of_links_that_random_choice_gives() {
+    for n in [4, 8, 16, 64] {
+        let seeds = 400u32;
+        let shares: Vec<f64> =
+            (0..seeds).map(|seed| uplinks(n, Ecmp::Mixed, u64::from(seed), |_| 0xC000) as f64 / f64::from(n)).collect();
+        let mean = shares.iter().sum::<f64>() / f64::from(seeds);
+        let variance = shares.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / f64::from(seeds - 1);
+        let expected = 1.0 - (1.0 - 1.0 / f64::from(n)).powi(n as i32);
+        let error = (variance / f64::from(seeds)).sqrt();
+        assert!((mean - expected).abs() <= 3.0 * error, "{n} links: {mean:.4} used, {expected:.4} ± {error:.4}");
+    }
+}
+
+#[test]
+fn ports_of_one_pair_fall_on_links_at_random_or_in_turn() {
+    let n = 8;
+    let mut shares = Vec::new();
+    for seed in 0..400u64 {
+        for (ecmp, in_turn) in [(Ecmp::Linear, true), (Ecmp::Mixed, false)] {
+            let mut fabric = leaf_spine(1, n, ecmp, LossConfig::default(), seed);
+            let first = 0xC000 + (seed as u16 * 37) % 0x2000;
+            let used: BTreeSet<u32> = (0..n as u16)
+                .map(|k| follow(&mut fabric, Time::ZERO, packet(0, 1, first + k, Class::Data)).0[1])
+                .collect();
+            if in_turn {
+                assert_eq!(used.len(), n as usize, "seed {seed}: consecutive ports take consecutive links");
+            } else {
+                shares.push(used.len() as f64 / f64::from(n));
+            }
+        }
+    }
+    let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+    let variance = shares.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / (shares.len() - 1) as f64;
+    let (expected, error) = (1.0 - (1.0 - 1.0 / f64::from(n)).powi(8), (variance / shares.len() as f64).sqrt());
+    assert!((mean - expected).abs() <= 3.0 * error, "{mean:.4} used, {expected:.4} ± {error:.4}");
+}
+
+#[test]
+fn a_flow_keeps_its_route_and_another_seed_gives_another() {
+    let route = |seed, entropy| {
+        let mut fabric = leaf_spine(1, 64, Ecmp::Mixed, LossConfig::default(), seed);
+        let once = follow(&mut fabric, Time::ZERO, packet(0, 1, entropy, Class::Data)).0;
+        let again = follow(&mut fabric, Time::from_us(9), packet(0, 1, entropy, Class::Data)).0;
+        assert_eq!(once, again);
+        once
+    };
+    let routes: BTreeSet<Vec<u32>> = (0..32).map(|seed| route(seed, 0xC000)).collect();
+    assert!(routes.len() > 16, "{} routes of 32 seeds", routes.len());
+}
+
+#[test]
+fn loss_is_drawn_once_a_packet_or_once_a_link() {
+    let n = 50_000u32;
+    for (per, links, p) in [(LossPer::Packet, 1, 0.03), (LossPer::Link, 4, 0.03), (LossPer::Link, 4, 0.2)] {
+        let loss = LossConfig { probability: p, per, on: LossOn::DataAndAck };
+        let mut fabric = leaf_spine(4, 4, Ecmp::Mixed, loss, 1);
+        let lost_after: Vec<usize> = (0..n)
+            .filter_map(|k| {
+                let packet = packet(k % 4, 4 + k % 4, 0xC000 + (k % 1000) as u16, Class::Control);
+                let (crossed, arrived) = follow(&mut fabric, Time::from_us(u64::from(k)), packet);
+                (!arrived).then_some(crossed.len())
+            })
+            .collect();
+        let share = 1.0 - (1.0 - p).powi(links);
+        let (hits, expected) = (lost_after.len() as f64, f64::from(n) * share);
+        let error = (expected * (1.0 - share)).sqrt();
+        assert!((hits - expected).abs() <= 4.0 * error, "{per:?}: {hits} lost, {expected:.0} ± {error:.0}");
+        if per == LossPer::Packet {
+            assert!(lost_after.iter().all(|&links| links == 1));
+        }
+        let counters = fabric.counters();
+        assert_eq!(counters.injected, counters.delivered + counters.lost);
+    }
+}
+
+#[test]
+fn loss_on_data_spares_control_packets() {
+    let loss = LossConfig { probability: 0.5, per: LossPer::Link, on: LossOn::Data };
+    let mut fabric = leaf_spine(1, 4, Ecmp::Mixed, loss, 1);
+    let arrived = |fabric: &mut Fabric, class| {
+        (0..1000).filter(|k| follow(fabric, Time::from_us(*k), packet(0, 1, 0xC000, class)).1).count()
+    };
+    assert_eq!(arrived(&mut fabric, Class::Control), 1000);
+    assert!((30..100).contains(&arrived(&mut fabric, Class::Data)), "a sixteenth of the data");
+}
