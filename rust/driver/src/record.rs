@@ -5,7 +5,7 @@ use metaroce_wire::Time;
 
 use crate::sim::{End_, Simulation, fold};
 use crate::spec::Spec;
-use crate::world::payload_line_rate;
+use crate::world::{keep, payload_line_rate};
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +81,13 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
     }
     let stalled = if status == Status::Stalled { stalled(&simulation) } else { Vec::new() };
     let rate = payload_line_rate(spec, &simulation.fabric).0;
-    let memory = simulation.verify.filter(|v| v.give_back).map(|v| {
-        let ranks = spec.hosts_of_ranks.len();
-        (0..ranks).flat_map(|rank| v.memory.rank(rank).iter().copied()).collect()
+    let memory = simulation.verify.and_then(|verify| {
+        let ranks = 0..spec.hosts_of_ranks.len();
+        let out = verify.give_back.then(|| ranks.flat_map(|rank| verify.memory.rank(rank).iter().copied()).collect());
+        if spec.payload.as_ref().is_some_and(|payload| payload.keep_memory) {
+            keep(verify.memory);
+        }
+        out
     });
     Outcome {
         status,

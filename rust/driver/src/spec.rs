@@ -161,6 +161,9 @@ pub enum FaultTarget {
 pub struct Payload {
     /// Element type.
     pub dtype: String,
+    /// Keep the memory of this run for the next one of this thread (no effect on results).
+    #[serde(default, skip_serializing)]
+    pub keep_memory: bool,
 }
 
 impl Payload {

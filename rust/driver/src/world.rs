@@ -1,5 +1,6 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use metaroce_engine::pattern::Pattern;
@@ -12,6 +13,16 @@ use crate::packets::Packets;
 use crate::queue::EventQueue;
 use crate::sim::{Progress, Recorder, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, Spec};
+
+thread_local! {
+    /// Memory of the last run with payload of this thread, if it was to be kept.
+    static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
+}
+
+/// Keeps the memory of a run that is over for the next one of this thread.
+pub(crate) fn keep(memory: Memory) {
+    KEPT.set(Some(memory));
+}
 
 /// Builds a run that has not started.
 pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
@@ -142,7 +153,11 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     };
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
-    let mut memory = Memory::new(ranks, bytes, dtype).map_err(|e| {
+    let memory = match KEPT.take() {
+        Some(kept) => kept.renew(ranks, bytes, dtype),
+        None => Memory::new(ranks, bytes, dtype),
+    };
+    let mut memory = memory.map_err(|e| {
         DriverError::config(
             "memory_bytes",
             format!("{bytes} bytes for each of {ranks} ranks ({e})"),

@@ -29,6 +29,21 @@ impl Memory {
         Ok(Memory { ranks: (0..ranks).map(map).collect::<io::Result<_>>()?, dtype })
     }
 
+    /// Memory as from [`Memory::new`], in the pages of an earlier run: the system hands out fresh
+    /// pages more slowly than a run fills them.
+    ///
+    /// # Errors
+    /// As [`Memory::new`], if the shape is another one.
+    pub fn renew(self, ranks: usize, bytes: usize, dtype: Dtype) -> io::Result<Memory> {
+        if self.ranks.len() != ranks || self.ranks.iter().any(|rank| rank.len() != bytes.max(1)) {
+            drop(self);
+            return Memory::new(ranks, bytes, dtype);
+        }
+        let mut renewed = Memory { dtype, ..self };
+        renewed.ranks.iter_mut().for_each(|rank| rank.fill(0));
+        Ok(renewed)
+    }
+
     /// Element type.
     pub const fn dtype(&self) -> Dtype {
         self.dtype

@@ -174,8 +174,19 @@ pub struct MrAck {
     /// Its epoch.
     pub epoch: u8,
     /// What the acknowledgement before this one, of whatever path, said had arrived: a lost
-    /// acknowledgement is covered by the next one of the connection. Ours.
-    pub previous: Arrival,
+    /// acknowledgement is covered by the next one of the connection. Ours. Its number,
+    pub previous_pps: u32,
+    /// path,
+    pub previous_path: u16,
+    /// and epoch. See [`MrAck::previous`].
+    pub previous_epoch: u8,
+}
+
+impl MrAck {
+    /// What the acknowledgement before this one told of.
+    pub const fn previous(&self) -> Arrival {
+        Arrival { pps: self.previous_pps, path: self.previous_path, epoch: self.previous_epoch }
+    }
 }
 
 /// One packet of a path that has arrived.

@@ -151,7 +151,9 @@ impl MetaRoce {
             hint,
             path: data.path,
             epoch: data.epoch,
-            previous: connection.told,
+            previous_pps: connection.told.pps,
+            previous_path: connection.told.path,
+            previous_epoch: connection.told.epoch,
         };
         connection.told = Arrival { pps: ack.max_pps, path: ack.path, epoch: ack.epoch };
         let len = lengths::mr_ack(ledger.words());

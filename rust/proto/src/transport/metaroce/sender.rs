@@ -187,7 +187,7 @@ impl MetaRoce {
         connection.last_progress = now;
         self.take_hint(now, id, ack.hint, nearer);
         self.refresh_open(id, index);
-        self.take_arrival(id, ack.previous);
+        self.take_arrival(id, ack.previous());
         self.wake_after(id, plane, lost > 0);
     }
 
