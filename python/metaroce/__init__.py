@@ -1,0 +1,73 @@
+"""metaroce: collectives over a packet-level model of a MetaRoCE-style transport and its RoCEv2 baseline.
+
+``import metaroce as mr``; describe a run with `mr.Scenario` and start it with `mr.run`, or hand tensors to
+`mr.all_reduce`. Names are loaded when first used, so importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import collectives, metrics, topology, units
+    from .config import TRANSPORTS, Fault, Loss
+    from .engine import Collective, Flows, Incast, Permutation
+    from .errors import ConfigError, MetaRoceError, ProgramError, SimulationStalled
+    from .result import Result
+    from .scenario import Scenario
+    from .simulation import all_gather, all_reduce, alltoall, reduce_scatter, run
+    from .topology import Topology
+
+_HOME = {
+    **dict.fromkeys(("ConfigError", "MetaRoceError", "ProgramError", "SimulationStalled"), "errors"),
+    **dict.fromkeys(("TRANSPORTS", "Fault", "Loss"), "config"),
+    **dict.fromkeys(("Collective", "Flows", "Incast", "Permutation"), "engine"),
+    **dict.fromkeys(("all_gather", "all_reduce", "alltoall", "reduce_scatter", "run"), "simulation"),
+    "Result": "result",
+    "Scenario": "scenario",
+    "Topology": "topology",
+}
+_MODULES = ("collectives", "metrics", "topology", "units")
+
+__all__ = [
+    "TRANSPORTS",
+    "Collective",
+    "ConfigError",
+    "Fault",
+    "Flows",
+    "Incast",
+    "Loss",
+    "MetaRoceError",
+    "Permutation",
+    "ProgramError",
+    "Result",
+    "Scenario",
+    "SimulationStalled",
+    "Topology",
+    "all_gather",
+    "all_reduce",
+    "alltoall",
+    "collectives",
+    "metrics",
+    "reduce_scatter",
+    "run",
+    "topology",
+    "units",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("metaroce")
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
+    if name in _HOME:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

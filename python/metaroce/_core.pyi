@@ -1,0 +1,43 @@
+"""The compiled core: one call a run.
+
+`simulate` takes a JSON object and columns, and gives a dictionary back. Unknown keys are refused; keys marked ? may be
+left out and then take the core's defaults. Times are picoseconds, rates bits per second, sizes bytes, all integers::
+
+    {"seed": 1,
+     "fabric": {"hosts": 64, "planes": 4,
+                "switches": {"plane": [], "tier": []},      switch i is node hosts + i; tier 1 is next to hosts
+                "links": {"a": [], "b": [], "rate_bps": [], "delay_ps": [], "queue_bytes": [],
+                          "ecn_kmin_bytes": [], "ecn_kmax_bytes": [], "ecn_pmax": []},      one row a cable
+                "ecmp"?: "linear" | "mixed", "reroute_delay_ps"?: 1000000000},
+     "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
+     "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
+     "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
+     "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
+     "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
+     "inject"?: {"flip_byte_at": 17}}
+
+Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
+``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
+``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes].
+
+The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, ``iteration_start_ps`` and ``iteration_end_ps``
+(warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``, ``resolved`` (JSON),
+``counters``, ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and ``wqe_placed_ps`` (bytes of u64,
+empty unless recorded, 2^64 - 1 = never), ``memory`` (bytes, where it came in) and ``payload_line_rate_bps``.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__version__: str
+
+class ConfigError(ValueError):
+    """A specification that the core refuses; one line naming field, value and what is allowed."""
+
+def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str, Any]:
+    """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
+
+def defaults() -> str:
+    """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "fabric": {...}, "loss": {...}}."""

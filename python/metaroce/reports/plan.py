@@ -1,0 +1,145 @@
+"""What a comparison is asked to compare, lowered to jobs; refuses bad input before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..collectives import ALGORITHMS
+from ..config import TRANSPORTS, TransportChoice
+from ..engine import Collective
+from ..errors import ConfigError
+from ..scenario import Scenario
+from ..units import format_size, parse_probability, parse_size
+from .compare import BOUND_FACTOR, Job
+from .topology import headline
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"rocev2": ("rocev2-adaptive", "rocev2-67ms")}
+"""Names that stand for several transports."""
+LOSSES = ("0", "0.1%", "1%", "10%")
+COLLECTIVES = ("all_reduce", "alltoall")
+COMPARABLE = tuple(kind for kind in ALGORITHMS if kind != "alltoallv")  # that one has a matrix, no size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A comparison, in the words of the command line; `options` are further arguments of `Scenario`."""
+
+    collectives: Sequence[str] = COLLECTIVES
+    size: str = "64MiB"
+    dtype: str = "float32"
+    losses: Sequence[str] = LOSSES
+    transports: Sequence[str] = ("metaroce", "rocev2")
+    loss_options: Mapping[str, str] = field(default_factory=dict)
+    check_memory: str = "2GiB"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def jobs(self) -> list[Job]:
+        """Every cell in the order of the tables, and after them the loss-free references that were not asked for.
+
+        Raises
+        ------
+        ConfigError
+            For the first thing that cannot be run.
+        """
+        if unknown := [kind for kind in self.collectives if kind not in COMPARABLE]:
+            raise ConfigError.unknown("collective", unknown[0], COMPARABLE)
+        losses = list(dict.fromkeys(parse_probability(loss, "loss") for loss in self.losses))
+        choices = self.choices()
+        bases = {kind: self._base(kind) for kind in dict.fromkeys(self.collectives)}
+        checked = {kind: base.sized_for_check() for kind, base in bases.items()}
+        cells = [
+            self._job(bases[kind], checked[kind], choice, loss)
+            for kind in bases
+            for choice in choices
+            for loss in losses
+        ]
+        if 0.0 in losses:
+            return cells
+        return cells + [self._job(bases[kind], None, choice, 0.0, shown=False) for kind in bases for choice in choices]
+
+    def choices(self) -> list[TransportChoice]:
+        """The transports with groups spelt out, each once."""
+        names = dict.fromkeys(name for given in self.transports for name in GROUPS.get(given, (given,)))
+        if unknown := [name for name in names if name not in TRANSPORTS]:
+            raise ConfigError.unknown("transport", unknown[0], {*TRANSPORTS, *GROUPS})
+        return [TRANSPORTS[name] for name in names]
+
+    def payload_slots(self, workers: int) -> int:
+        """How many runs with payload fit half of this machine's memory at once, at most one a worker.
+
+        This decides when a run starts, never what it gives.
+        """
+        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return max(1, min(workers, half // max(1, parse_size(self.check_memory, "check_memory"))))
+
+    def scenario_dict(self, jobs: Sequence[Job]) -> dict[str, Any]:
+        """What defines the comparison, for `compare.json`; enough to make it again."""
+        first = jobs[0].timed
+        return {
+            "model": "MetaRoCE-style, independent",
+            "topology": first.topology.name,
+            "hosts": first.topology.fabric.hosts,
+            "planes": first.topology.fabric.planes,
+            "ranks": first.rank_count,
+            "placement": first.placement,
+            "seed": first.seed,
+            "size": _size(first),
+            "dtype": self.dtype,
+            "loss_definition": loss_definition(self.loss_options),
+            "losses": list(dict.fromkeys(job.loss for job in jobs if job.shown)),
+            "transports": {f"{c.kind} {c.profile}": c.spec() for c in self.choices()},
+            "bound_factor": BOUND_FACTOR,
+            "check_memory": format_size(first.check_memory),
+            "checked_size": {job.collective: _size(job.checked) for job in reversed(jobs) if job.shown},
+        }
+
+    def header(self, jobs: Sequence[Job], version: str) -> list[str]:
+        """The lines above the tables."""
+        s = self.scenario_dict(jobs)
+        checked = ", ".join(
+            f"{name} {size or 'none (nothing fits)'}" for name, size in sorted(s["checked_size"].items())
+        )
+        return [
+            f"metaroce {version} compare: MetaRoCE-style model, independent, not affiliated with Meta",
+            f"topology   {headline(jobs[0].timed.topology)}",
+            f"workload   {s['size']} a rank, {s['dtype']}, {s['ranks']} ranks, {s['placement']}, seed {s['seed']}",
+            f"loss       {s['loss_definition']}",
+            f"time       without payload; stopped at {BOUND_FACTOR} x the loss-free time of the same transport",
+            f"#wrong     one more run with payload: {checked} a rank (ranks x memory within {s['check_memory']})",
+        ]
+
+    def _base(self, kind: str) -> Scenario:
+        """The scenario all cells of a collective start from; compiled once here, so that it is refused here."""
+        size, memory = parse_size(self.size, "size"), parse_size(self.check_memory, "check_memory")
+        workload = Collective(kind=kind, size=size, dtype=self.dtype)
+        base = Scenario(workload=workload, check_memory=memory, **self.options)
+        base.program()
+        return base
+
+    def _job(
+        self, base: Scenario, checked: Scenario | None, choice: TransportChoice, loss: float, shown: bool = True
+    ) -> Job:
+        cell = {"transport": choice, "loss": {"probability": loss, **self.loss_options}}
+        return Job(
+            base.workload.name,
+            choice.kind,
+            choice.profile,
+            loss,
+            timed=base.replace(**cell),
+            checked=checked.replace(check=True, **cell) if checked else None,
+            shown=shown,
+        )
+
+
+def loss_definition(options: Mapping[str, str]) -> str:
+    """The meaning of a loss probability in words; the defaults are the core's."""
+    per = "once a link crossing" if options.get("per") == "link" else "once a packet, end to end"
+    on = "data only" if options.get("on") == "data" else "data and acknowledgements"
+    return f"random, drawn {per}; {on}"
+
+
+def _size(scenario: Scenario | None) -> str | None:
+    return format_size(scenario.program().size_bytes) if scenario else None

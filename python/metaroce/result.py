@@ -1,0 +1,148 @@
+"""What a run gives back: times, bandwidths, counters, digest, and what was resolved to get them.
+
+Ratios are fractions in 0-1, times microseconds where a name says ``_us`` and integers of picoseconds where it says
+``_ps``. A run stopped by its time limit has status ``bound``: its time is a lower bound and its bandwidths upper
+bounds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from . import metrics
+from .collectives import Array, Program
+from .scenario import Scenario
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One run. ``wrong`` counts elements that differ from what they must be; None when the run was not checked."""
+
+    status: str
+    """``done``, ``bound`` (stopped by the time limit) or ``stalled``."""
+    time_ps: float
+    """Mean time of an iteration; of an unfinished first one, the time so far."""
+    iteration_us: list[float]
+    size_bytes: int
+    count: int
+    dtype: str
+    collective: str
+    ranks: int
+    topology: str
+    transport: str
+    profile: str
+    seed: int
+    version: str
+    digest: str
+    counters: dict[str, int]
+    payload_line_rate_bps: int
+    """Payload bits per second that a host's ports carry at most, all planes together."""
+    resolved: dict[str, Any]
+    """The specification with every default filled in, without the list of links."""
+    plane_bytes: list[int]
+    plane_bins: list[list[int]]
+    stalled_flows: list[dict[str, Any]]
+    wrong: int | None = None
+    checked: int = 0
+    """Elements compared."""
+    check_note: str | None = None
+    """Why ``wrong`` is None although a check was asked for."""
+    wqe_done_ps: Array | None = None
+    """u64 per entry, last iteration, 2^64 - 1 = never; with ``record_wqes``."""
+    wqe_placed_ps: Array | None = None
+
+    @classmethod
+    def of(cls, scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
+        """Read the core's answer."""
+        starts, ends = raw["iteration_start_ps"], raw["iteration_end_ps"]
+        spans = [end - start for start, end in zip(starts, ends, strict=True)]
+        so_far = raw["time_ps"] / (scenario.warmup + 1)  # of an iteration that did not end, warm-up included
+        return cls(
+            status=raw["status"],
+            time_ps=sum(spans) / len(spans) if spans else so_far,
+            iteration_us=[span / 1e6 for span in spans],
+            size_bytes=program.size_bytes,
+            count=program.count,
+            dtype=program.dtype,
+            collective=scenario.workload.name,
+            ranks=program.ranks,
+            topology=scenario.topology.name or scenario.topology.kind,
+            transport=scenario.transport.kind,
+            profile=scenario.transport.profile,
+            seed=scenario.seed,
+            version=raw["version"],
+            digest=raw["digest"],
+            counters=dict(raw["counters"]),
+            payload_line_rate_bps=raw["payload_line_rate_bps"],
+            resolved=json.loads(raw["resolved"]),
+            plane_bytes=list(raw["plane_bytes"]),
+            plane_bins=[list(bins) for bins in raw["plane_bins"]],
+            stalled_flows=list(raw["stalled_flows"]),
+            wrong=raw["wrong"],
+            checked=raw["checked"],
+            wqe_done_ps=_column(raw["wqe_done_ps"]),
+            wqe_placed_ps=_column(raw["wqe_placed_ps"]),
+        )
+
+    @property
+    def time_us(self) -> float:
+        """Mean time of an iteration in microseconds."""
+        return self.time_ps / 1e6
+
+    @property
+    def algbw_gbs(self) -> float:
+        """Size over time, GB/s."""
+        return metrics.algbw(self.size_bytes, self.time_ps)
+
+    @property
+    def busbw_gbs(self) -> float:
+        """algbw times the collective's factor, GB/s; compares with a host's speed."""
+        return metrics.busbw(self.collective, self.ranks, self.size_bytes, self.time_ps)
+
+    @property
+    def of_line_rate(self) -> float:
+        """busbw over the payload rate of a host's ports."""
+        return self.busbw_gbs * 8e9 / self.payload_line_rate_bps
+
+    @property
+    def retransmitted(self) -> float:
+        """Share of the data packets sent that were sent again."""
+        sent = self.counters.get("data_packets_sent", 0)
+        return self.counters.get("retransmitted_packets", 0) / sent if sent else 0.0
+
+    @property
+    def timeouts(self) -> int:
+        """Last-resort timers that fired."""
+        return self.counters.get("timeouts", 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the arrays, JSON-ready, derived values included."""
+        skipped = ("wqe_done_ps", "wqe_placed_ps", "plane_bins")
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        derived = ("time_us", "algbw_gbs", "busbw_gbs", "of_line_rate", "retransmitted", "timeouts")
+        return fields | {name: getattr(self, name) for name in derived}
+
+    def _repr_html_(self) -> str:
+        wrong = "N/A" if self.wrong is None else str(self.wrong)
+        rows = {
+            f"{self.collective}, {self.ranks} ranks": f"{self.size_bytes} B of {self.dtype}",
+            "topology, transport": f"{self.topology}, {self.transport} ({self.profile})",
+            "status": self.status,
+            "time": f"{self.time_us:.2f} us",
+            "algbw, busbw": f"{self.algbw_gbs:.2f}, {self.busbw_gbs:.2f} GB/s",
+            "of line rate": f"{self.of_line_rate:.1%}",
+            "retransmitted, timeouts": f"{self.retransmitted:.2%}, {self.timeouts}",
+            "#wrong": wrong,
+            "seed, version, digest": f"{self.seed}, {self.version}, {self.digest}",
+        }
+        cells = "".join(f"<tr><th>{escape(k)}</th><td>{escape(v)}</td></tr>" for k, v in rows.items())
+        return f"<table>{cells}</table>"
+
+
+def _column(data: bytes) -> Array | None:
+    return np.frombuffer(data, np.uint64) if data else None

@@ -1,0 +1,159 @@
+"""Running a scenario: the one place that calls the core.
+
+`run` takes a scenario; `all_reduce` and its kin take tensors and give them back reduced, through the same scenario, the
+same program and the same call, so both ways meet the same packets at the same times.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .collectives import Array, Program
+from .engine import Collective
+from .errors import ConfigError, SimulationStalled
+from .result import Result
+from .scenario import Scenario
+from .units import ELEMENT_BYTES
+
+
+def run(scenario: Scenario) -> Result:
+    """Run to the end; raises `ConfigError` for what the core refuses, `SimulationStalled` when nothing can move.
+
+    A checked run of several iterations is timed without payload, then checked by one more iteration with payload.
+    """
+    program = scenario.program()
+    note = scenario.check_note(program) if scenario.check else None
+    checked = scenario.check and note is None
+    once = scenario.iterations == 1 and scenario.warmup == 0
+    raw = _simulate(scenario, program, _payload(program) if checked and once else None)
+    result = replace(_result(scenario, program, raw), check_note=note)
+    if checked and not once and result.status == "done":
+        single = scenario.replace(iterations=1, warmup=0)
+        again = _result(single, program, _simulate(single, program, _payload(program)))
+        result = replace(result, wrong=again.wrong, checked=again.checked)
+    return result
+
+
+def all_reduce(tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any) -> tuple[list[Array], Result]:
+    """Sum n equal arrays, one a rank; every rank gets the sum. ``scenario`` are fields of `Scenario` but the workload.
+
+    The order of the sums is fixed: `metaroce.collectives.ring`. dtypes float32, float64, int32, int8, and uint16 arrays
+    with ``dtype="bfloat16"``. Each input may have any shape.
+    """
+    given = _Tensors("all_reduce", tensors, dtype)
+    return given.run(given.elements, given.elements, given.shape, scenario)
+
+
+def reduce_scatter(
+    tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any
+) -> tuple[list[Array], Result]:
+    """Sum n equal arrays and give rank r the r-th of n parts, cut along the first axis; else as `all_reduce`."""
+    given = _Tensors("reduce_scatter", tensors, dtype)
+    part = given.cut()
+    return given.run(given.elements // given.ranks, given.elements // given.ranks, part, scenario)
+
+
+def all_gather(tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any) -> tuple[list[Array], Result]:
+    """Every rank gets the n equal arrays, joined along the first axis in order of ranks; else as `all_reduce`."""
+    given = _Tensors("all_gather", tensors, dtype)
+    joined = (given.ranks * given.shape[0], *given.shape[1:]) if given.shape else (given.ranks,)
+    return given.run(given.elements, given.elements * given.ranks, joined, scenario)
+
+
+def alltoall(tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any) -> tuple[list[Array], Result]:
+    """Part r of rank j's array, cut along the first axis, becomes part j of rank r's result; else as `all_reduce`."""
+    given = _Tensors("alltoall", tensors, dtype)
+    given.cut()
+    return given.run(given.elements // given.ranks, given.elements, given.shape, scenario)
+
+
+class _Tensors:
+    """Equal arrays of one dtype, one a rank, on their way through a collective."""
+
+    def __init__(self, kind: str, tensors: Sequence[Array], dtype: str | None) -> None:
+        arrays = [np.asarray(tensor) for tensor in tensors]
+        if len(arrays) < 2:
+            raise ConfigError.of("tensors", len(arrays), "must be at least 2, one a rank")
+        self.kind, self.ranks, self.first = kind, len(arrays), arrays[0]
+        self.shape, self.elements = self.first.shape, self.first.size
+        for k, array in enumerate(arrays):
+            if (array.shape, array.dtype) != (self.shape, self.first.dtype):
+                raise ConfigError(
+                    f"tensors[{k}] = {array.dtype}{array.shape}: must be {self.first.dtype}{self.shape} as the first"
+                )
+        stored = self.first.dtype.name
+        self.dtype = dtype or stored
+        wanted = "uint16" if self.dtype == "bfloat16" else self.dtype
+        if self.dtype not in ELEMENT_BYTES or stored != wanted:
+            names = ", ".join(ELEMENT_BYTES) + ' (uint16 arrays with dtype="bfloat16")'
+            raise ConfigError.of(
+                "dtype", self.dtype if dtype is None else f"{dtype} of {stored} arrays", f"allowed: {names}"
+            )
+        if self.elements == 0:
+            raise ConfigError.of("tensors", self.shape, "must have at least one element")
+        self.arrays = [np.ascontiguousarray(array) for array in arrays]
+
+    def cut(self) -> tuple[int, ...]:
+        """The shape of one of n parts."""
+        if not self.shape or self.shape[0] % self.ranks:
+            raise ConfigError.of("tensors", self.shape, f"first axis must be a multiple of the {self.ranks} ranks")
+        return (self.shape[0] // self.ranks, *self.shape[1:])
+
+    def run(
+        self, count: int, out_elements: int, out_shape: tuple[int, ...], fields: dict[str, Any]
+    ) -> tuple[list[Array], Result]:
+        """Place the arrays in the ranks' memory, run, and read the results."""
+        workload = Collective(kind=self.kind, dtype=self.dtype, count=count)
+        scenario = Scenario(**{"ranks": self.ranks, **fields, "workload": workload})
+        if scenario.rank_count != self.ranks or scenario.iterations + scenario.warmup != 1:
+            raise ConfigError("ranks, iterations, warmup: are set by the tensors, one rank each, one iteration")
+        program = scenario.program()
+        memory = np.zeros((self.ranks, program.memory_bytes), np.uint8)
+        for rank, array in enumerate(self.arrays):
+            offset = int(program.input_offset[rank])
+            memory[rank, offset : offset + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+        raw = _simulate(scenario, program, {"memory": memory.ravel()})
+        result = _result(scenario, program, raw)
+        if result.status != "done":
+            raise ConfigError.of(
+                "time_limit", scenario.time_limit, f"too short: the run was stopped at {result.time_us:.1f} us"
+            )
+        final = np.frombuffer(raw["memory"], np.uint8).reshape(memory.shape)
+        size = out_elements * self.first.dtype.itemsize
+        starts = [int(offset) for offset in program.output_offset]
+        outs = [
+            final[r, at : at + size].view(self.first.dtype).reshape(out_shape).copy() for r, at in enumerate(starts)
+        ]
+        return outs, result
+
+
+def _payload(program: Program) -> dict[str, Array]:
+    return program.payload_columns()
+
+
+def _result(scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
+    result = Result.of(scenario, program, raw)
+    if result.status == "stalled":
+        raise SimulationStalled(result.stalled_flows, int(raw["time_ps"]), result)
+    return result
+
+
+def _simulate(scenario: Scenario, program: Program, payload: dict[str, Array] | None) -> dict[str, Any]:
+    from . import _core  # here, so that reading and checking scenarios needs no compiled core
+
+    spec, columns = scenario.spec(program), program.columns()
+    if payload is not None:
+        # Fresh memory costs more than the run. A worker thread makes many runs: it keeps the memory until it ends.
+        keep = threading.current_thread() is not threading.main_thread()
+        spec["payload"] = {"dtype": program.dtype, "keep_memory": keep}
+        columns |= payload
+    try:
+        return _core.simulate(json.dumps(spec), columns)
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None

@@ -1,0 +1,54 @@
+"""An explicit fabric: switches and cables listed one by one, for a user's own file.
+
+Hosts are ``host0`` .. ``host<hosts-1>``. Nothing is assumed about its shape; the self-check refuses what cannot carry
+traffic between all hosts in each plane.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from ..config import Config
+from ..errors import ConfigError
+from .fabric import Fabric
+from .schema import LinkChanges, Topology
+
+
+class Switch(Config):
+    """A switch: its name, plane, and tier (1 = next to hosts)."""
+
+    name: str = Field(min_length=1)
+    plane: int = Field(default=0, ge=0)
+    tier: int = Field(default=1, ge=1, le=255)
+
+
+class Cable(LinkChanges):
+    """A cable between two named nodes; keys of ``[link]`` given here override it."""
+
+    a: str
+    b: str
+
+
+class Graph(Topology):
+    """``hosts`` hosts, the listed switches, the listed cables."""
+
+    kind: Literal["graph"] = "graph"
+    planes: int = Field(default=1, ge=1)
+    hosts: int = Field(ge=1)
+    switches: list[Switch]
+    links: list[Cable]
+
+    def build(self) -> Fabric:
+        """Nodes and cables in the order of the file."""
+        fabric = Fabric(self.hosts, self.planes)
+        for switch in self.switches:
+            if switch.name.startswith("host") and switch.name[4:].isdigit():
+                raise ConfigError.of("switches.name", switch.name, "is a host's name")
+            fabric.switch(switch.name, switch.plane, switch.tier)
+        for cable in self.links:
+            a, b = fabric.node_id(cable.a), fabric.node_id(cable.b)
+            base = self.host_cable if min(a, b) < fabric.hosts else self.link
+            fabric.cable(a, b, cable.over(base))
+        return fabric

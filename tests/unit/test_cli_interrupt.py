@@ -1,0 +1,27 @@
+"""Ctrl-C in the middle of a run, on the real core: one line, status 130, soon."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["compare", "-b", "1G"], ["all_reduce_perf", "-b", "1G", "-e", "1G", "-c", "0"]],
+    ids=["many threads", "one run"],
+)
+def test_ctrl_c_stops_within_seconds(arguments):
+    command = [sys.executable, "-m", "metaroce", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(4)
+        assert process.poll() is None, process.stderr.read()
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "metaroce: interrupted"
+    assert "Traceback" not in err
+    assert time.monotonic() - begin < 5
