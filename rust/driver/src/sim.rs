@@ -8,7 +8,7 @@ use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory, Op};
 use metaroce_fabric::{End, Fabric, Step, Target};
 use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, Stage, WorkRequest};
-use metaroce_wire::{ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time, prefetch};
+use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time, prefetch};
 
 use crate::packets::Packets;
 use crate::queue::EventQueue;
@@ -413,17 +413,23 @@ impl Simulation {
         while ports != 0 {
             let plane = PlaneId(ports.trailing_zeros() as u8);
             ports &= ports - 1;
-            let Some(mut packet) = endpoint.poll_transmit(now, plane) else {
-                continue;
-            };
-            let step = self.fabric.inject(now, &mut packet.envelope);
-            if let Step::Arrives(at) = step {
-                let slot = self.packets.insert(packet);
-                self.queue.push(at, slot);
+            let mut sent = false;
+            while let Some(mut packet) = endpoint.poll_transmit(now, plane) {
+                sent = true;
+                if let Step::Arrives(at) = self.fabric.inject(now, &mut packet.envelope) {
+                    let slot = self.packets.insert(packet);
+                    self.queue.push(at, slot);
+                }
+                // A control packet is a few nanoseconds long: what follows it lines up behind it.
+                if packet.envelope.class == Class::Data {
+                    break;
+                }
             }
-            self.idle[host] &= !(1 << plane.0);
-            let free = self.fabric.port_free(HostId(host as u32), plane);
-            self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
+            if sent {
+                self.idle[host] &= !(1 << plane.0);
+                let free = self.fabric.port_free(HostId(host as u32), plane);
+                self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
+            }
         }
         let due = endpoint.poll_timeout();
         if due < self.timer_at[host] {

@@ -6,7 +6,8 @@
 //!    `poll_completion`, offers each *free* port named by `ports_ready` to `poll_transmit`, and
 //!    calls `handle_timeout` not later than `poll_timeout` says;
 //! 3. a port that has finished sending a packet is offered to `poll_transmit` again, until that
-//!    answers `None`. Packets are pulled by free ports and never pushed.
+//!    answers `None`. Packets are pulled by free ports and never pushed. (Behind a control packet a
+//!    port may be offered at once: it is as good as free.)
 //!
 //! Behaviour follows the public facts F1–F10 of Meta's article on MetaRoCE where cited; this is an
 //! independent, MetaRoCE-*style* model, and what the article does not give is marked *ours*.

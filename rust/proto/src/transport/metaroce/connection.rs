@@ -138,8 +138,9 @@ impl Connection {
         let path = |i: usize| {
             // Consecutive ports within a plane: a fabric whose ECMP hash is linear in the port (CRC
             // and XOR hashes are) maps them to distinct routes.
-            let entropy = 0xC000 | hash.wrapping_add((i % shape.paths_per_plane) as u16) & 0x3FFF;
-            SendPath::new(entropy, shape.path_window, shape.base_rtt)
+            let at = (i / shape.paths_per_plane, i % shape.paths_per_plane);
+            let entropy = 0xC000 | hash.wrapping_add(at.1 as u16) & 0x3FFF;
+            SendPath::new(at, entropy, shape.path_window, shape.base_rtt)
         };
         self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
         for plane in 0..shape.planes {
@@ -233,12 +234,12 @@ impl Connection {
 
     /// Takes the oldest packet of a path out of flight.
     #[inline]
-    pub fn land(&mut self, flight: &mut Flight, index: usize, plane: usize) -> Sent {
+    pub fn land(&mut self, flight: &mut Flight, index: usize) -> Sent {
         let path = &mut self.paths[index];
         let sent = flight.pop(&mut path.flight);
         path.in_flight -= sent.len;
         path.packets -= 1;
-        self.plane_in_flight[plane] -= sent.len;
+        self.plane_in_flight[path.plane as usize] -= sent.len;
         self.in_flight -= u64::from(sent.len);
         sent
     }

@@ -60,6 +60,9 @@ pub struct SendPath {
     /// Packets in flight: their numbers are contiguous, since only the oldest is ever taken out.
     pub packets: u16,
     pub entropy: u16,
+    /// Its plane, and its number there.
+    pub plane: u8,
+    pub bit: u8,
     pub epoch: u8,
     pub state: PathState,
     /// Expiries in a row.
@@ -69,8 +72,8 @@ pub struct SendPath {
 }
 
 impl SendPath {
-    /// A path that has seen nothing: window `cwnd` bytes, round trip assumed `rtt`.
-    pub fn new(entropy: u16, cwnd: u32, rtt: Time) -> SendPath {
+    /// A path `at` (plane, number there) that has seen nothing: window `cwnd` bytes, round trip assumed `rtt`.
+    pub fn new(at: (usize, usize), entropy: u16, cwnd: u32, rtt: Time) -> SendPath {
         SendPath {
             flight: Fifo::EMPTY,
             next_pps: 0,
@@ -84,6 +87,8 @@ impl SendPath {
             alpha: ALPHA_ONE as u16,
             packets: 0,
             entropy,
+            plane: at.0 as u8,
+            bit: at.1 as u8,
             epoch: 0,
             state: PathState::Up,
             expiries: 0,
@@ -181,7 +186,7 @@ mod tests {
     use super::*;
 
     fn path() -> (SendPath, MetaRoceConfig) {
-        (SendPath::new(0xC000, 40_960, Time::from_us(5)), MetaRoceConfig::default())
+        (SendPath::new((0, 0), 0xC000, 40_960, Time::from_us(5)), MetaRoceConfig::default())
     }
 
     /// One round trip of `acked` packets, `marked` of them with CE.

@@ -71,7 +71,7 @@ impl MetaRoce {
         }
         let lost = connection.resend_anywhere.front()?;
         // Elsewhere: not the plane that keeps losing it, if there is another.
-        let same_plane = lost.path as usize / paths_per_plane == plane;
+        let same_plane = connection.paths[lost.path as usize].plane as usize == plane;
         if same_plane && connection.other_plane_up(plane, paths_per_plane) {
             return None;
         }
@@ -130,7 +130,7 @@ impl MetaRoce {
     fn refresh_open(&mut self, id: usize, index: usize) {
         let connection = &mut self.connections[id];
         let path = &connection.paths[index];
-        let (plane, bit) = (index / self.shape.paths_per_plane, index % self.shape.paths_per_plane);
+        let (plane, bit) = (path.plane as usize, path.bit);
         let only = usize::from(connection.paths_down) + 1 == connection.paths.len();
         if path.is_open(self.shape.mtu, only) {
             connection.open[plane] |= 1 << bit;
@@ -151,7 +151,7 @@ impl MetaRoce {
         if path.epoch != ack.epoch || path.state == PathState::Down || connection.failed {
             return;
         }
-        let plane = index / self.shape.paths_per_plane;
+        let plane = path.plane as usize;
         let (mut acked, mut lost) = (0, 0u64);
         let mut first = path.flight.first;
         while first != NIL {
@@ -163,7 +163,7 @@ impl MetaRoce {
                 let k = behind as u32 - 1;
                 k < 256 && ack.sack[(k >> 6) as usize] >> (k & 63) & 1 == 1
             };
-            let sent = connection.land(&mut self.flight, index, plane);
+            let sent = connection.land(&mut self.flight, index);
             if arrived {
                 acked += 1;
                 acknowledge(id, connection, &sent, &mut self.completions);
@@ -202,7 +202,7 @@ impl MetaRoce {
             return;
         }
         path.expiries = 0;
-        let sent = connection.land(&mut self.flight, index, index / self.shape.paths_per_plane);
+        let sent = connection.land(&mut self.flight, index);
         acknowledge(id, connection, &sent, &mut self.completions);
         self.refresh_open(id, index);
     }
@@ -282,7 +282,7 @@ impl MetaRoce {
     fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
         let connection = &mut self.connections[id];
         let plane = index / self.shape.paths_per_plane;
-        let sent = connection.land(&mut self.flight, index, plane);
+        let sent = connection.land(&mut self.flight, index);
         connection.lose(&sent, plane);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
@@ -319,7 +319,7 @@ impl MetaRoce {
             return;
         }
         while connection.paths[index].flight.first != NIL {
-            let sent = connection.land(&mut self.flight, index, plane);
+            let sent = connection.land(&mut self.flight, index);
             connection.lose_to_any(&sent);
         }
         let window = connection.paths[index].cwnd;
@@ -409,7 +409,7 @@ impl MetaRoce {
         }
         for index in 0..connection.paths.len() {
             while connection.paths[index].flight.first != NIL {
-                connection.land(&mut self.flight, index, index / self.shape.paths_per_plane);
+                connection.land(&mut self.flight, index);
             }
         }
     }
