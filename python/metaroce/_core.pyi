@@ -13,7 +13,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
-     "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
+     "payload"?: {"dtype": "float32", "keep_memory"?: false}, "record_wqes"?: false, "record_bin_ps"?: null,
      "inject"?: {"flip_byte_at": 17}}
 
 Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either

@@ -162,3 +162,7 @@ def test_a_scenario_prints_as_json():
     assert json.loads(json.dumps(scenario(loss="1%", faults=[{"at": 0, "target": "plane", "id": 0}]).to_dict()))[
         "loss"
     ] == {"probability": 0.01}
+
+
+def test_a_workload_alone_is_a_scenario():
+    assert Scenario(workload=Permutation(bytes=1)).topology.name == "multiplane-4x64"

@@ -81,7 +81,7 @@ def test_a_timing_run_moves_no_bytes(core):
 def test_a_checked_run_of_one_iteration_is_one_call(core):
     result = mr.run(scenario(check=True))
     [(spec, columns)] = core.calls
-    assert spec["payload"] == {"dtype": "float32"}
+    assert spec["payload"] == {"dtype": "float32", "keep_memory": False}
     assert columns["expect_from"].tolist() == [2**32 - 1] * 8
     assert (result.wrong, result.checked, result.check_note) == (0, 8, None)
 
@@ -142,7 +142,7 @@ def test_both_entry_points_send_the_same_program(core):
     mr.run(scenario(loss="1%", seed=3))
     mr.all_reduce(data, topology=SMALL, loss="1%", seed=3)
     (spec, columns), (other_spec, other) = core.calls
-    assert other_spec.pop("payload") == {"dtype": "float32"}
+    assert other_spec.pop("payload") == {"dtype": "float32", "keep_memory": False}
     assert spec == other_spec
     assert all(np.array_equal(columns[name], other[name]) for name in columns)
 

@@ -112,7 +112,7 @@ def _one_line(error: CycloptsError) -> str:
 
 
 def _kind(target: Any) -> str:
-    if target is int:
+    choices = getattr(target, "__args__", ())
+    if target is int or int in choices:
         return "an integer"
-    choices = getattr(target, "__args__", None)
     return "one of " + ", ".join(map(str, choices)) if choices else f"of type {getattr(target, '__name__', target)}"

@@ -6,16 +6,24 @@ Values stay text here; `Scenario` parses and refuses them, so a command line and
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from ..errors import ConfigError
 
 _SCENARIO = Group("Scenario", sort_key=2)
 _NCCL = Group("Of nccl-tests", sort_key=1)
 _IGNORED = Group("Accepted and ignored", sort_key=9, show=False)
+
+
+def _whole(_type: Any, tokens: Sequence[Token]) -> int:
+    return int(tokens[0].value)  # the parser's own conversion would cut 2.5 to 2
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]
 NAME_OR_FILE = Parameter(help="A named topology, or the path of a TOML file.")
 
 
@@ -27,8 +35,8 @@ class ScenarioOptions:
     topology: Annotated[str, Parameter(help="Name (see `metaroce topo list`) or path of a TOML file.")] = (
         "multiplane-4x64"
     )
-    seed: Annotated[int, Parameter(help="Placement, losses and ECMP draw from it; same seed, same bytes.")] = 1
-    ranks: Annotated[int | None, Parameter(help="Number of ranks; default: one a host.")] = None
+    seed: Annotated[Whole, Parameter(help="Placement, losses and ECMP draw from it; same seed, same bytes.")] = 1
+    ranks: Annotated[int | None, Parameter(converter=_whole, help="Number of ranks; default: one a host.")] = None
     placement: Annotated[str, Parameter(help="random (over the hosts, from the seed) or packed (rank = host).")] = (
         "random"
     )
@@ -62,12 +70,12 @@ class PerfOptions:
         None
     )
     stepbytes: Annotated[str, Parameter(name=["--stepbytes", "-i"], help="Added from size to size.")] = "1M"
-    stepfactor: Annotated[int, Parameter(name=["--stepfactor", "-f"], help="Multiplied instead, if more than 1.")] = 1
-    iters: Annotated[int, Parameter(name=["--iters", "-n"], help="Timed iterations. One tells all without loss.")] = 1
+    stepfactor: Annotated[Whole, Parameter(name=["--stepfactor", "-f"], help="Multiplied instead, if more than 1.")] = 1
+    iters: Annotated[Whole, Parameter(name=["--iters", "-n"], help="Timed iterations. One tells all without loss.")] = 1
     warmup_iters: Annotated[
-        int, Parameter(name=["--warmup_iters", "-w"], help="Iterations before them, not timed.")
+        Whole, Parameter(name=["--warmup_iters", "-w"], help="Iterations before them, not timed.")
     ] = 0
-    check: Annotated[int, Parameter(name=["--check", "-c"], help="0: do not compare elements.")] = 1
+    check: Annotated[Whole, Parameter(name=["--check", "-c"], help="0: do not compare elements.")] = 1
     datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float"
     op: Annotated[str, Parameter(name=["--op", "-o"], help="sum.")] = "sum"
     json: Annotated[str | None, Parameter(name=["--json", "-J"], help="Also write the results to this file.")] = None

@@ -229,6 +229,8 @@ class _JsonFile:
     """The file of `-J`, made before the sweep so that a bad path is refused at once; a taken name gets a number."""
 
     def __init__(self, name: str) -> None:
+        if Path(name).is_dir():
+            raise ConfigError.of("--json", name, "must be a file, is a directory")
         for path in (Path(name), *(Path(f"{name}.{number}") for number in range(1000))):
             try:
                 path.touch(exist_ok=False)

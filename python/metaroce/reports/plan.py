@@ -93,7 +93,7 @@ class Plan:
             "transports": {f"{c.kind} {c.profile}": c.spec() for c in self.choices()},
             "bound_factor": BOUND_FACTOR,
             "check_memory": format_size(first.check_memory),
-            "checked_size": {job.collective: _size(job.checked) for job in reversed(jobs) if job.shown},
+            "checked_size": {job.collective: _size(job.checked) for job in jobs if job.shown},
         }
 
     def header(self, jobs: Sequence[Job], version: str) -> list[str]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from .fabric import Fabric
 
+MAX_PLANES = 8
+"""What the core has room for."""
+
 
 def problems(fabric: Fabric) -> list[str]:
     """Everything wrong with the fabric, one line each; empty when it is sound."""
@@ -20,6 +23,8 @@ def _bad_ends(fabric: Fabric) -> list[str]:
     found = []
     if fabric.hosts < 2:
         found.append(f"has {fabric.hosts} hosts; at least 2 are needed")
+    if fabric.planes > MAX_PLANES:
+        found.append(f"has {fabric.planes} planes; at most {MAX_PLANES} are possible")
     if len(set(fabric.switch_names)) != len(fabric.switch_names):
         twice = next(n for n in fabric.switch_names if fabric.switch_names.count(n) > 1)
         found.append(f"names two switches {twice!r}")
