@@ -151,6 +151,8 @@ pub(crate) struct Simulation {
     pub timer_at: Vec<Time>,
     pub faults: Vec<(Time, Target, bool)>,
     pub limit: Time,
+    /// Connections and routes are too many for the cache: look further ahead.
+    pub far_state: bool,
 }
 
 impl Simulation {
@@ -183,19 +185,26 @@ impl Simulation {
     /// Asks for what the next events will touch. No effect on results.
     #[inline]
     fn look_ahead(&self) {
-        let ahead = |events: usize| self.queue.peek(events).map(|next| (next >> KIND_SHIFT, next & INDEX));
-        match ahead(AHEAD[0]) {
-            Some((ARRIVE, slot)) => self.packets.prefetch_envelope(slot),
-            Some((PORT_FREE, port)) => prefetch(&self.endpoints[(port >> PLANE_BITS) as usize]),
-            _ => {}
+        if let Some((ARRIVE, slot)) = self.event_in(AHEAD[0]) {
+            self.packets.prefetch_envelope(slot);
         }
-        if let Some((ARRIVE, slot)) = ahead(AHEAD[1])
+        if self.far_state {
+            self.look_further();
+        }
+    }
+
+    /// The same for state that does not fit the cache.
+    fn look_further(&self) {
+        if let Some((PORT_FREE, port)) = self.event_in(AHEAD[0]) {
+            prefetch(&self.endpoints[(port >> PLANE_BITS) as usize]);
+        }
+        if let Some((ARRIVE, slot)) = self.event_in(AHEAD[1])
             && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
         {
             self.packets.prefetch_body(slot);
         }
         for (at, stage) in [(AHEAD[2], Stage::Connection), (AHEAD[3], Stage::Path)] {
-            match ahead(at) {
+            match self.event_in(at) {
                 Some((ARRIVE, slot)) => {
                     let (envelope, body) = self.packets.get(slot);
                     match self.fabric.end(envelope) {
@@ -211,6 +220,12 @@ impl Simulation {
                 _ => {}
             }
         }
+    }
+
+    /// Kind and index of the event that pops `ahead` pops from now.
+    #[inline]
+    fn event_in(&self, ahead: usize) -> Option<(u32, u32)> {
+        self.queue.peek(ahead).map(|event| (event >> KIND_SHIFT, event & INDEX))
     }
 
     #[inline]

@@ -56,6 +56,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         timer_at: vec![Time::NEVER; hosts],
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
+        far_state: far_state(&connections, planes * routes as usize, &fabric),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
@@ -66,6 +67,13 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         endpoints,
         fabric,
     })
+}
+
+/// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level
+/// cache. Measured: below that, looking ahead costs more than it brings.
+fn far_state(connections: &Connections, paths: usize, fabric: &Fabric) -> bool {
+    let connections: usize = connections.iter().map(Vec::len).sum();
+    128 * connections / 2 * paths + fabric.route_bytes() > 256 << 10
 }
 
 fn target(kind: FaultTarget, id: u32) -> Target {
@@ -112,6 +120,15 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
     }
     if spec.record_bin_ps == Some(0) {
         return Err(DriverError::config("record_bin_ps", 0, "at least 1"));
+    }
+    let needed = u64::from(full_packet(spec));
+    if let Some(i) = spec.fabric.links.queue_bytes.iter().position(|&bytes| bytes < needed) {
+        let (field, value) = (format!("fabric.links.queue_bytes[{i}]"), spec.fabric.links.queue_bytes[i]);
+        return Err(DriverError::config(
+            &field,
+            value,
+            format!("at least one full packet, {needed} bytes on the wire"),
+        ));
     }
     let counts = [spec.fabric.links.a.len(), spec.fabric.switches.plane.len(), spec.fabric.planes as usize];
     for (i, fault) in spec.faults.iter().enumerate() {

@@ -249,6 +249,11 @@ impl Fabric {
         self.ports.iter().enumerate().map(|(row, port)| bytes(row, port)).max().unwrap_or(0)
     }
 
+    /// Size of what forwarding reads, bytes.
+    pub fn route_bytes(&self) -> usize {
+        64 * self.ports.len() + 4 * self.routes.choices.len()
+    }
+
     /// Bytes that `link` has carried, gaps included.
     pub fn link_bytes(&self, link: u32) -> u64 {
         self.ports[link as usize].tx_bytes

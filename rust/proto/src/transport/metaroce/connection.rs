@@ -262,11 +262,11 @@ impl Connection {
         prefetch(&self.inbox);
     }
 
-    /// Sums up for a report on a stalled run.
+    /// Sums up for a report on a stalled run. A path answers if nothing it carries is overdue.
     pub fn explain(&self) -> String {
-        let up = self.paths.iter().filter(|p| p.state == PathState::Up).count();
+        let answering = self.paths.iter().filter(|p| p.state == PathState::Up && p.expiries == 0).count();
         let state = if self.failed { "connection failed" } else { "waiting" };
-        let progress = self.last_progress;
-        format!("{state}: {up} of {} paths up, no acknowledgement since {progress}", self.paths.len())
+        let (all, progress) = (self.paths.len(), self.last_progress);
+        format!("{state}: {answering} of {all} paths answer, no progress since {progress}")
     }
 }
