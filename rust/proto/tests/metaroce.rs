@@ -10,8 +10,9 @@ use std::rc::Rc;
 use metaroce_proto::{CompletionKind, CompletionStatus, MetaRoceConfig, WorkRequest};
 use metaroce_wire::{PlaneId, Rate, RateHint, Rkey, StreamId, Time, lengths};
 
+use pair::schedule::draws;
 use pair::sprayed::{
-    DELAY, MTU, RATE, RTT, ack, data, draws, lose, pair, pair_with, receive, send, sent, single, totals, write,
+    DELAY, MTU, RATE, RTT, ack, data, lose, pair, pair_with, receive, send, sent, single, totals, write,
 };
 use pair::{Fate, MEMORY, Pair};
 

@@ -5,13 +5,12 @@ mod pair;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use metaroce_proto::{CompletionKind, CompletionStatus, MetaRoceConfig, PostError, WorkRequest};
-use metaroce_wire::{Body, PlaneId, StreamId, Time, lengths};
+use metaroce_proto::{CompletionKind, CompletionStatus, MetaRoceConfig, PostError};
+use metaroce_wire::{Body, PlaneId, Time, lengths};
 use proptest::prelude::*;
 
-use pair::sprayed::{
-    DELAY, MTU, ROUTES, data, draws, longest_gap, pair, pair_with, receive, send, sent_into, totals, write,
-};
+use pair::schedule::{check_all, check_completions, draws, message, post_schedule};
+use pair::sprayed::{DELAY, MTU, ROUTES, data, longest_gap, pair, pair_with, receive, sent_into, totals, write};
 use pair::{Fate, Pair};
 
 /// A switch for all packets of a plane, both ways.
@@ -197,61 +196,6 @@ fn identical_runs_are_identical() {
     assert!(run(1) != run(2));
 }
 
-/// A message of a random schedule.
-#[derive(Clone, Debug)]
-struct Message {
-    forward: bool,
-    stream: u16,
-    write: bool,
-    len: u64,
-    /// Microseconds after the one before.
-    after: u64,
-}
-
-const SLOT: u64 = 150_000;
-
-fn message() -> impl Strategy<Value = Message> {
-    (any::<bool>(), 0..3u16, any::<bool>(), 1..SLOT, 0..30u64)
-        .prop_map(|(forward, stream, write, len, after)| Message { forward, stream, write, len, after })
-}
-
-fn post_schedule(pair: &mut Pair, messages: &[Message]) {
-    for (k, m) in messages.iter().enumerate() {
-        let (id, at, from) = (k as u32, k as u64 * SLOT, usize::from(!m.forward));
-        if m.write {
-            pair.post(from, WorkRequest { stream: StreamId(m.stream), ..write(id, m.stream, at, m.len) });
-        } else {
-            pair.post_receive(1 - from, receive(id, m.stream, at, m.len));
-            pair.post(from, send(id, m.stream, at, m.len));
-        }
-        pair.run_until(Time(pair.now.0 + m.after * 1_000_000));
-    }
-}
-
-/// One completion of each request, in order of posting per stream.
-fn check_completions(pair: &Pair, messages: &[Message]) -> Result<(), TestCaseError> {
-    for end in 0..2 {
-        for stream in 0..3u16 {
-            let of = |from: usize, sends_only: bool| -> Vec<u32> {
-                let picked = messages
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, m)| usize::from(!m.forward) == from && m.stream == stream && !(sends_only && m.write));
-                picked.map(|(k, _)| k as u32).collect()
-            };
-            let in_stream = |kind| -> Vec<u32> {
-                let all = pair.succeeded(end, kind).into_iter();
-                all.filter(|&id| messages[id as usize].stream == stream).collect()
-            };
-            prop_assert_eq!(in_stream(CompletionKind::Sent), of(end, false));
-            prop_assert_eq!(in_stream(CompletionKind::Received), of(1 - end, true));
-        }
-    }
-    let posted: usize = messages.iter().map(|m| if m.write { 1 } else { 2 }).sum();
-    prop_assert_eq!(pair.completions[0].len() + pair.completions[1].len(), posted);
-    Ok(())
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
@@ -274,13 +218,7 @@ proptest! {
         });
         post_schedule(&mut pair, &messages);
         pair.run();
-        check_completions(&pair, &messages)?;
-        for (k, m) in messages.iter().enumerate() {
-            let (to, at) = (usize::from(m.forward), k as u64 * SLOT);
-            prop_assert!(pair.placed_once(to, at, m.len), "message {} of {} bytes", k, m.len);
-        }
-        let totals = totals(&pair);
-        prop_assert_eq!(totals.placed_bytes, messages.iter().map(|m| m.len).sum::<u64>());
+        check_all(&pair, &messages)?;
         // Numbers and epochs never go back on a path.
         let mut last = std::collections::BTreeMap::new();
         for (_, packet) in &pair.log {

@@ -12,6 +12,7 @@ use metaroce_proto::{
 use metaroce_wire::{Body, Bytes, Ecn, HostId, Opcode, Packet, Rate, Rkey, RoceAckKind, StreamId, Time, lengths};
 use proptest::prelude::*;
 
+use pair::schedule::{check_all, draws, message, post_schedule};
 use pair::{Fate, Pair};
 
 const RATE: Rate = Rate::from_gbps(200);
@@ -305,31 +306,13 @@ fn without_marks_rate_control_costs_nothing() {
     assert!(ends.iter().all(|&end| end == ends[0]), "{ends:?}");
 }
 
-/// A message of a random schedule.
-#[derive(Clone, Debug)]
-struct Message {
-    forward: bool,
-    stream: u16,
-    write: bool,
-    len: u64,
-}
-
-fn message() -> impl Strategy<Value = Message> {
-    (any::<bool>(), 0..3u16, any::<bool>(), 1..150_000u64).prop_map(|(forward, stream, write, len)| Message {
-        forward,
-        stream,
-        write,
-        len,
-    })
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn loss_never_loses_or_repeats_a_byte(
         messages in prop::collection::vec(message(), 1..25),
-        loss_per_mille in 0..200u64,
+        loss_permille in 0..200u64,
         marked in any::<bool>(),
         seed in any::<u64>(),
         qps_per_plane in 1..4u32,
@@ -339,48 +322,15 @@ proptest! {
         // 20 % loss needs more than 7 retries now and then; the property is about bytes.
         let config = RoceConfig { qps_per_plane, window_percent, retry_count: 60, ..RoceConfig::default() };
         let mut pair = pair(&config, planes);
-        let mut state = seed;
-        pair.fate(move |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            match (state >> 33) % 1000 {
-                draw if draw < loss_per_mille => Fate::Lost,
-                draw if marked && draw > 900 => Fate::Marked,
-                _ => Fate::Arrives,
-            }
+        let mut draw = draws(seed);
+        pair.fate(move |_| match draw() {
+            n if n < loss_permille => Fate::Lost,
+            n if marked && n > 900 => Fate::Marked,
+            _ => Fate::Arrives,
         });
-        let slot = 150_000;
-        for (k, m) in messages.iter().enumerate() {
-            let (wr_id, at, from) = (k as u32, k as u64 * slot, usize::from(!m.forward));
-            if m.write {
-                pair.post(from, WorkRequest { stream: StreamId(m.stream), ..write(wr_id, at, m.len) });
-            } else {
-                pair.post_receive(1 - from, receive(wr_id, m.stream, at, m.len));
-                pair.post(from, send(wr_id, m.stream, at, m.len));
-            }
-        }
+        post_schedule(&mut pair, &messages);
         pair.run();
-        for end in 0..2 {
-            for stream in 0..3u16 {
-                let of = |from: usize, sends_only: bool| -> Vec<u32> {
-                    let picked = messages.iter().enumerate().filter(|(_, m)| {
-                        usize::from(!m.forward) == from && m.stream == stream && !(sends_only && m.write)
-                    });
-                    picked.map(|(k, _)| k as u32).collect()
-                };
-                let in_stream = |kind| -> Vec<u32> {
-                    let all = pair.succeeded(end, kind).into_iter();
-                    all.filter(|&id| messages[id as usize].stream == stream).collect()
-                };
-                prop_assert_eq!(in_stream(CompletionKind::Sent), of(end, false));
-                prop_assert_eq!(in_stream(CompletionKind::Received), of(1 - end, true));
-            }
-        }
-        for (k, m) in messages.iter().enumerate() {
-            let (to, at) = (usize::from(m.forward), k as u64 * slot);
-            prop_assert!(pair.placed_once(to, at, m.len), "message {} of {} bytes", k, m.len);
-        }
-        let placed: u64 = messages.iter().map(|m| m.len).sum();
-        prop_assert_eq!(totals(&pair).placed_bytes, placed);
+        check_all(&pair, &messages)?;
     }
 }
 

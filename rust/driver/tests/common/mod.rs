@@ -159,7 +159,12 @@ impl Job {
     }
 
     pub fn run(&self, spec: &Value) -> Outcome {
-        let spec: Spec = serde_json::from_value(spec.clone()).expect("a specification");
+        self.try_run(spec).expect("a valid run")
+    }
+
+    /// What a refused specification is told, or the outcome.
+    pub fn try_run(&self, spec: &Value) -> Result<Outcome, String> {
+        let spec: Spec = serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?;
         let all: Vec<&Entry> = self.ranks.iter().flatten().collect();
         let mut rank_start = vec![0];
         let (mut dep_start, mut deps) = (vec![0], Vec::new());
@@ -190,7 +195,7 @@ impl Job {
             start: &start,
         };
         let data = Data { program, fills: self.fills.clone(), expects: self.expects.clone(), memory: None };
-        simulate(&spec, &data, &mut || false).expect("a valid run")
+        simulate(&spec, &data, &mut || false).map_err(|e| e.to_string())
     }
 
     /// Runs with payload of `dtype`.

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
+pub mod schedule;
 pub mod sprayed;
 
 use std::cmp::Reverse;

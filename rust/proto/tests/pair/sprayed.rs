@@ -70,15 +70,6 @@ pub fn lose(which: impl Fn(&MrData) -> bool + 'static, times: u32) -> impl FnMut
     }
 }
 
-/// Draws in 0..1000 from a seed.
-pub fn draws(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed;
-    move || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % 1000
-    }
-}
-
 pub fn totals(pair: &Pair) -> Counters {
     let mut totals = *pair.ends[0].counters();
     totals.add(pair.ends[1].counters());
