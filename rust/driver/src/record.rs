@@ -3,7 +3,7 @@
 use metaroce_proto::Counters;
 use metaroce_wire::Time;
 
-use crate::sim::{End_, Simulation, fold};
+use crate::sim::{Ending, Simulation, fold};
 use crate::spec::Spec;
 use crate::world::{keep, payload_line_rate};
 
@@ -70,9 +70,9 @@ pub struct Outcome {
 pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
     let counters = counters(&simulation);
     let status = match simulation.progress.ended {
-        Some(End_::Done) => Status::Done,
-        Some(End_::TimeLimit) => Status::Bound,
-        Some(End_::Stalled) | None => Status::Stalled,
+        Some(Ending::Done) => Status::Done,
+        Some(Ending::TimeLimit) => Status::Bound,
+        Some(Ending::Stalled) | None => Status::Stalled,
     };
     let check = simulation.verify.as_ref().filter(|v| !v.expects.is_empty()).and_then(|v| v.result);
     let mut digest = fold(simulation.progress.digest, simulation.progress.now.0);

@@ -40,7 +40,7 @@ pub(crate) struct Progress {
     /// Start and end of each timed iteration.
     pub spans: Vec<(Time, Time)>,
     /// Set when the run is over.
-    pub ended: Option<End_>,
+    pub ended: Option<Ending>,
     pub now: Time,
     pub events: u64,
     pub digest: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Progress {
 
 /// How a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End_ {
+pub(crate) enum Ending {
     Done,
     TimeLimit,
     /// A request failed, or nothing is left that could happen.
@@ -167,12 +167,12 @@ impl Simulation {
                 return Err(DriverError::Interrupted);
             }
             let Some((now, event)) = self.queue.pop() else {
-                self.progress.ended = Some(End_::Stalled);
+                self.progress.ended = Some(Ending::Stalled);
                 break;
             };
             if now > self.limit {
                 self.progress.now = self.limit;
-                self.progress.ended = Some(End_::TimeLimit);
+                self.progress.ended = Some(Ending::TimeLimit);
                 break;
             }
             self.progress.note(now, event);
@@ -317,7 +317,7 @@ impl Simulation {
 
     fn complete(&mut self, now: Time, completion: &Completion) {
         if completion.status != CompletionStatus::Success {
-            self.progress.ended = Some(End_::Stalled);
+            self.progress.ended = Some(Ending::Stalled);
             return;
         }
         self.finish(now, completion.wr_id);
@@ -357,7 +357,7 @@ impl Simulation {
             self.begin_iteration(now);
             return;
         }
-        self.progress.ended = Some(End_::Done);
+        self.progress.ended = Some(Ending::Done);
         if let Some(verify) = &mut self.verify {
             verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
         }
@@ -387,7 +387,7 @@ impl Simulation {
                 let request = WorkRequest { wr_id: id, opcode, stream, local, len: wqe.bytes, remote, rkey: Rkey(0) };
                 let (host, connection) = self.connection(rank, wqe.peer);
                 if self.endpoints[host].post(now, connection, request).is_err() {
-                    self.progress.ended = Some(End_::Stalled);
+                    self.progress.ended = Some(Ending::Stalled);
                 }
             }
             Op::Recv => {
@@ -395,7 +395,7 @@ impl Simulation {
                     ReceiveRequest { wr_id: id, stream: StreamId(wqe.stream), local: wqe.local, len: wqe.bytes };
                 let (host, connection) = self.connection(rank, wqe.peer);
                 if self.endpoints[host].post_receive(connection, request).is_err() {
-                    self.progress.ended = Some(End_::Stalled);
+                    self.progress.ended = Some(Ending::Stalled);
                 }
             }
             Op::Copy => {

@@ -115,9 +115,7 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
     if spec.iterations == 0 {
         return Err(DriverError::config("iterations", 0, "at least 1"));
     }
-    if spec.transport.mtu() < 256 || spec.transport.mtu() > 16_384 {
-        return Err(DriverError::config("transport.mtu", spec.transport.mtu(), "256 to 16384 bytes"));
-    }
+    spec.transport.check().map_err(|e| DriverError::Config(e.to_string()))?;
     if spec.record_bin_ps == Some(0) {
         return Err(DriverError::config("record_bin_ps", 0, "at least 1"));
     }
