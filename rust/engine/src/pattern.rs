@@ -2,10 +2,14 @@
 //!
 //! Element `index` of rank `r` is the integer `u(index) XOR w(r)` of a few bits, so it depends on
 //! place and rank, and a sum over all ranks has a closed form in `u` (one table entry a value).
-//! The number of bits is chosen so that the sum of all ranks stays exact in the type.
+//! u repeats after [`PERIOD`] elements, so that long ranges are filled and compared in blocks. The
+//! number of bits is chosen so that the sum of all ranks stays exact in the type.
 
 use crate::dtype::Dtype;
 use crate::memory::Memory;
+
+/// A prime: no whole number of packets, chunks or shards is a multiple of it, short of 4093 of them.
+const PERIOD: usize = 4093;
 
 /// Sum over all ranks, in [`Expect::from`].
 pub const ALL_RANKS: u32 = u32::MAX;
@@ -69,8 +73,9 @@ impl Pattern {
 
     /// u(index).
     #[inline]
-    fn place(&self, index: u64) -> u32 {
-        (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits)) as u32
+    fn place(&self, index: usize) -> usize {
+        let hash = (index as u64 % PERIOD as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (hash >> (64 - self.bits)) as usize
     }
 
     fn value(&self, rank: u32, u: u32) -> u32 {
@@ -106,11 +111,17 @@ impl Pattern {
     }
 
     fn write<const N: usize>(&self, bytes: &mut [u8], fill: &Fill, table: &[[u8; 8]]) {
-        let table = sized::<N>(table);
         let (elements, _) = bytes.as_chunks_mut::<N>();
-        for (i, element) in elements[..fill.count as usize].iter_mut().enumerate() {
-            *element = table[self.place(fill.index + i as u64) as usize];
+        let block = self.block::<N>(table, fill.index as usize, fill.count as usize);
+        for part in elements[..fill.count as usize].chunks_mut(PERIOD) {
+            part.copy_from_slice(&block[..part.len()]);
         }
+    }
+
+    /// The elements from `index` on, `count` or a period of them.
+    fn block<const N: usize>(&self, table: &[[u8; 8]], index: usize, count: usize) -> Vec<[u8; N]> {
+        let table: Vec<[u8; N]> = table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect();
+        (index..index + count.min(PERIOD)).map(|i| table[self.place(i)]).collect()
     }
 
     /// Compares bit for bit. Answers (wrong elements, elements compared).
@@ -137,16 +148,15 @@ impl Pattern {
     }
 
     fn differ<const N: usize>(&self, bytes: &[u8], expect: &Expect, table: &[[u8; 8]]) -> u64 {
-        let table = sized::<N>(table);
         let (elements, _) = bytes.as_chunks::<N>();
-        let wrong = |&(i, element): &(usize, &[u8; N])| *element != table[self.place(expect.index + i as u64) as usize];
-        elements[..expect.count as usize].iter().enumerate().filter(wrong).count() as u64
+        let block = self.block::<N>(table, expect.index as usize, expect.count as usize);
+        let parts = elements[..expect.count as usize].chunks(PERIOD);
+        let wrong = |part: &[[u8; N]]| {
+            let right = &block[..part.len()];
+            if part == right { 0 } else { part.iter().zip(right).filter(|(a, b)| a != b).count() as u64 }
+        };
+        parts.map(wrong).sum()
     }
-}
-
-/// The first N bytes of each entry: with the size known, an element is one load and one store.
-fn sized<const N: usize>(table: &[[u8; 8]]) -> Vec<[u8; N]> {
-    table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect()
 }
 
 #[cfg(test)]
