@@ -101,11 +101,11 @@ def test_a_wrong_element_makes_the_comparison_fail():
 
 def test_the_number_of_threads_changes_nothing():
     many = jobs(losses=(0.0, 0.001, 0.01, 0.1))
-    one, four = (Comparing(many, run=simulate, workers=n, payload_slots=n).cells() for n in (1, 4))
+    one, four = (Comparing(many, run=simulate, workers=n).cells() for n in (1, 4))
     assert Comparison({}, "", one).to_dict() == Comparison({}, "", four).to_dict()
 
 
-def test_runs_with_payload_share_a_limited_number_of_slots():
+def test_one_run_at_a_time_has_payload():
     lock, now, most = threading.Lock(), [0], [0]
 
     def run(scenario):
@@ -118,7 +118,7 @@ def test_runs_with_payload_share_a_limited_number_of_slots():
                 now[0] -= 1
         return simulate(scenario)
 
-    Comparing(jobs(losses=(0.0, 0.001, 0.01)), run=run, workers=4, payload_slots=1).cells()
+    Comparing(jobs(losses=(0.0, 0.001, 0.01)), run=run, workers=4).cells()
     assert most[0] == 1
 
 

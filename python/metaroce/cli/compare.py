@@ -63,7 +63,7 @@ def compare(
     folder = _folder(out) if out else None
     workers = os.cpu_count() or 1
     with _progress(Comparing.runs(jobs)) as advance:
-        cells = Comparing(jobs, workers=workers, payload_slots=plan.payload_slots(workers), on_done=advance).cells()
+        cells = Comparing(jobs, workers=workers, on_done=advance).cells()
     shown = [cell for cell, job in zip(cells, jobs, strict=True) if job.shown]
     result = Comparison(plan.scenario_dict(jobs), __version__, shown)
     if as_json:

@@ -121,9 +121,8 @@ class Comparing:
     run
         What runs a scenario; `metaroce.run` unless a test says otherwise.
     workers
-        Threads; default one a core.
-    payload_slots
-        How many runs with payload may hold their memory at the same time.
+        How many runs at a time; default one a core. At most one of them has payload, so that `check_memory` bounds
+        the whole.
     on_done
         Called in the calling thread after every finished run.
     """
@@ -134,16 +133,18 @@ class Comparing:
         *,
         run: Run | None = None,
         workers: int | None = None,
-        payload_slots: int = 1,
         on_done: Callable[[], None] = lambda: None,
     ) -> None:
         self._jobs = jobs
         self._run = run or simulation.run
-        self._pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
-        self._slots = payload_slots
+        self._workers = workers or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._workers)
+        self._payload = ThreadPoolExecutor(1)  # one thread: the core keeps a thread's memory for its next run
         self._on_done = on_done
         self._running: dict[Future[Result], Callable[[Future[Result]], None]] = {}
+        self._to_time: deque[int] = deque()
         self._to_check: deque[int] = deque()
+        self._checking = False
         self._cells: dict[int, Cell] = {}
         self._reference: dict[tuple[str, str, str], Result | None] = {}
 
@@ -161,18 +162,27 @@ class Comparing:
             At once; runs that have begun go on in their threads until they end.
         """
         try:
-            for index, job in enumerate(self._jobs):
-                if job.loss == 0:
-                    self._time(index)
+            self._to_time.extend(index for index, job in enumerate(self._jobs) if job.loss == 0)
+            self._start()
             while self._running:
                 for future in wait(self._running, return_when=FIRST_COMPLETED).done:
                     self._running.pop(future)(future)
                     self._on_done()
-        except BaseException:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        self._pool.shutdown()
+                self._start()
+        finally:
+            self._pool.shutdown(wait=False)
+            self._payload.shutdown(wait=False)
         return [self._cells[index] for index in range(len(self._jobs))]
+
+    def _start(self) -> None:
+        """Fill the workers; checks first, since only one of them runs at a time."""
+        while len(self._running) < self._workers:
+            if self._to_check and not self._checking:
+                self._check(self._to_check.popleft())
+            elif self._to_time:
+                self._time(self._to_time.popleft())
+            else:
+                return
 
     def _time(self, index: int) -> None:
         job = self._jobs[index]
@@ -180,7 +190,7 @@ class Comparing:
         scenario = job.timed
         if reference is not None:
             scenario = scenario.replace(time_limit=BOUND_FACTOR * int(reference.time_ps))
-        self._submit(scenario, lambda future: self._timed(index, future))
+        self._running[self._pool.submit(self._run, scenario)] = lambda future: self._timed(index, future)
 
     def _timed(self, index: int, future: Future[Result]) -> None:
         job = self._jobs[index]
@@ -190,25 +200,21 @@ class Comparing:
             self._reference[job.group] = reference
             for other, candidate in enumerate(self._jobs):
                 if candidate.group == job.group and candidate.loss != 0:
-                    self._time(other)
+                    self._to_time.append(other)
         self._cells[index] = _against(cell, self._reference[job.group])
         if cell.status == "done" and job.checked is not None:
             self._to_check.append(index)
-            self._check_next()
         elif job.checked is not None:
             self._on_done()  # a cell that did not finish is not checked
 
-    def _check_next(self) -> None:
-        if not self._to_check or self._slots == 0:
-            return
-        index = self._to_check.popleft()
+    def _check(self, index: int) -> None:
         checked = self._jobs[index].checked
         assert checked is not None, "only jobs with a checked scenario are queued"
-        self._slots -= 1
-        self._submit(checked, lambda future: self._checked(index, future))
+        self._checking = True
+        self._running[self._payload.submit(self._run, checked)] = lambda future: self._checked(index, future)
 
     def _checked(self, index: int, future: Future[Result]) -> None:
-        self._slots += 1
+        self._checking = False
         cell = self._cells[index]
         try:
             result = future.result()
@@ -216,10 +222,6 @@ class Comparing:
             self._cells[index] = replace(cell, reason=f"the run with payload did not finish: {stalled}")
         else:
             self._cells[index] = replace(cell, wrong=result.wrong)
-        self._check_next()
-
-    def _submit(self, scenario: Scenario, then: Callable[[Future[Result]], None]) -> None:
-        self._running[self._pool.submit(self._run, scenario)] = then
 
 
 def _cell(job: Job, future: Future[Result]) -> Cell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,14 +65,6 @@ class Plan:
         if unknown := [name for name in names if name not in TRANSPORTS]:
             raise ConfigError.unknown("transport", unknown[0], {*TRANSPORTS, *GROUPS})
         return [TRANSPORTS[name] for name in names]
-
-    def payload_slots(self, workers: int) -> int:
-        """How many runs with payload fit half of this machine's memory at once, at most one a worker.
-
-        This decides when a run starts, never what it gives.
-        """
-        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-        return max(1, min(workers, half // max(1, parse_size(self.check_memory, "check_memory"))))
 
     def scenario_dict(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """What defines the comparison, for `compare.json`; enough to make it again."""
