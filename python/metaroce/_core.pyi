@@ -31,6 +31,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+__all__ = ["ConfigError", "__version__", "defaults", "simulate"]
+
 __version__: str
 
 class ConfigError(ValueError):
