@@ -37,6 +37,8 @@ pub struct EventQueue {
     free: u32,
     far: BinaryHeap<Reverse<u128>>,
     sequence: u32,
+    /// The current bucket has been opened since this was last asked.
+    opened: bool,
 }
 
 impl EventQueue {
@@ -53,6 +55,7 @@ impl EventQueue {
             free: NIL,
             far: BinaryHeap::new(),
             sequence: 0,
+            opened: false,
         }
     }
 
@@ -121,6 +124,12 @@ impl EventQueue {
         Some(self.current[at] as u32)
     }
 
+    /// Whether a new bucket has become current since the last call: none of its events was ahead before.
+    #[inline]
+    pub fn take_opened(&mut self) -> bool {
+        std::mem::take(&mut self.opened)
+    }
+
     /// Moves on to the next bucket that holds something. False if there is none.
     fn advance(&mut self) -> bool {
         let near = self.next_occupied();
@@ -141,6 +150,7 @@ impl EventQueue {
             self.current.push(key);
         }
         self.current.sort_unstable_by(|a, b| b.cmp(a));
+        self.opened = true;
         true
     }
 

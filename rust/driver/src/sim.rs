@@ -28,8 +28,8 @@ const REROUTE: u32 = 5;
 const PLANE_BITS: u32 = 3;
 
 /// How many events ahead the state of an arriving packet is asked for: its envelope; its body, at a
-/// host; the connection there, or the route at a switch; and the path, or the port.
-const AHEAD: [usize; 4] = [14, 10, 6, 3];
+/// host; the connection there, or the route at a switch; the path, or the port; and the message.
+const AHEAD: [usize; 5] = [14, 10, 7, 4, 2];
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -184,9 +184,12 @@ impl Simulation {
 
     /// Asks for what the next events will touch. No effect on results.
     #[inline]
-    fn look_ahead(&self) {
-        if let Some((ARRIVE, slot)) = self.event_in(AHEAD[0]) {
-            self.packets.prefetch_envelope(slot);
+    fn look_ahead(&mut self) {
+        let first = if self.queue.take_opened() { 0 } else { AHEAD[0] };
+        for ahead in first..=AHEAD[0] {
+            if let Some((ARRIVE, slot)) = self.event_in(ahead) {
+                self.packets.prefetch_envelope(slot);
+            }
         }
         if self.far_state {
             self.look_further();
@@ -203,14 +206,15 @@ impl Simulation {
         {
             self.packets.prefetch_body(slot);
         }
-        for (at, stage) in [(AHEAD[2], Stage::Connection), (AHEAD[3], Stage::Path)] {
+        for (at, stage) in [(AHEAD[2], Stage::Connection), (AHEAD[3], Stage::Path), (AHEAD[4], Stage::Message)] {
             match self.event_in(at) {
                 Some((ARRIVE, slot)) => {
                     let (envelope, body) = self.packets.get(slot);
                     match self.fabric.end(envelope) {
                         End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
                         End::Switch if stage == Stage::Connection => self.fabric.prefetch_choice(envelope),
-                        End::Switch => self.fabric.prefetch_port(envelope),
+                        End::Switch if stage == Stage::Path => self.fabric.prefetch_port(envelope),
+                        End::Switch => {}
                     }
                 }
                 Some((PORT_FREE, port)) => {

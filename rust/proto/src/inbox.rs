@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{HostId, Opcode, Segment};
+use metaroce_wire::{HostId, Opcode, Segment, StreamId, prefetch};
 
 use crate::verbs::{Placement, ReceiveRequest, Regions};
 
@@ -135,6 +135,21 @@ impl Inbox {
             tag: segment.tag,
             message_done,
         })
+    }
+
+    /// Hints the processor at a stream.
+    #[inline]
+    pub fn prefetch_stream(&self, stream: StreamId) {
+        self.streams.get(stream.index()).map(prefetch).unwrap_or_default();
+    }
+
+    /// Hints the processor at the message of a segment.
+    #[inline]
+    pub fn prefetch_message(&self, segment: &Segment) {
+        if let Some(stream) = self.streams.get(segment.stream.index()) {
+            let index = segment.message.wrapping_sub(stream.base) as usize;
+            stream.messages.get(index).map(prefetch).unwrap_or_default();
+        }
     }
 
     /// Gives up: the receives that have not completed.

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{Opcode, Segment, StreamId};
+use metaroce_wire::{Opcode, Segment, StreamId, prefetch};
 
 use crate::verbs::WorkRequest;
 
@@ -105,6 +105,12 @@ impl Outbox {
     /// Length of the next unsent piece, 0 if there is none.
     pub fn next_len(&self) -> u32 {
         self.messages.get((self.cursor.0 - self.base) as usize).map_or(0, |m| self.payload_len(m, self.cursor.1))
+    }
+
+    /// Hints the processor at the message that [`Outbox::next_piece`] will cut.
+    #[inline]
+    pub fn prefetch_next(&self) {
+        self.messages.get((self.cursor.0 - self.base) as usize).map(prefetch).unwrap_or_default();
     }
 
     /// What the packet for `piece` carries.

@@ -19,7 +19,7 @@ pub struct Packet {
 
 /// The part of a packet that the fabric may read (and, for `ecn` and `link`, write).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+#[repr(C, align(32))] // two a cache line, none across two
 pub struct Envelope {
     /// Sending host.
     pub src: HostId,
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn envelopes_and_bodies_stay_small() {
-        assert_eq!(size_of::<Envelope>(), 28);
+        assert_eq!(size_of::<Envelope>(), 32);
         assert_eq!(size_of::<Body>(), 72);
     }
 }

@@ -27,8 +27,10 @@ pub struct Stuck {
 pub enum Stage {
     /// The connection.
     Connection,
-    /// Its path.
+    /// Its path, and its stream or next message.
     Path,
+    /// The packet in flight that is acknowledged, or the message that is arriving.
+    Message,
 }
 
 /// What a transport does for the endpoint of one host. See [`crate::Endpoint`] for the contract;

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::Time;
+use metaroce_wire::{Time, prefetch};
 
 use crate::outbox::Piece;
 
@@ -72,6 +72,12 @@ impl Flight {
     #[inline]
     pub fn get(&self, slot: u32) -> &Sent {
         &self.slots[slot as usize]
+    }
+
+    /// Hints the processor at a slot, if it is one.
+    #[inline]
+    pub fn prefetch(&self, slot: u32) {
+        self.slots.get(slot as usize).map(prefetch).unwrap_or_default();
     }
 
     /// A new entry at the end of both lists.

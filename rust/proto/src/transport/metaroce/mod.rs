@@ -321,31 +321,36 @@ impl Transport for MetaRoce {
             Stage::Path => {
                 let index = plane.index() * self.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
                 connection.paths.get(index).map(prefetch).unwrap_or_default();
+                connection.outbox.prefetch_next();
             }
+            Stage::Message => {}
         }
     }
 
     #[inline]
     fn prefetch(&self, body: &Body, stage: Stage) {
-        let (connection, path, sender) = match body {
-            Body::MrData(data) => (data.connection, data.path, false),
-            Body::MrAck(ack) => (ack.connection, ack.path, true),
-            _ => return,
-        };
-        let Some(connection) = self.connections.get(connection.index()) else { return };
-        match (stage, sender) {
-            (Stage::Connection, true) => connection.prefetch_sender(),
-            (Stage::Connection, false) => connection.prefetch_receiver(),
-            (Stage::Path, true) => {
-                if let Some(path) = connection.paths.get(path as usize) {
-                    prefetch(path);
+        match body {
+            Body::MrData(data) => {
+                let Some(connection) = self.connections.get(data.connection.index()) else { return };
+                match stage {
+                    Stage::Connection => connection.prefetch_receiver(),
+                    Stage::Path => {
+                        connection.ledgers.get(data.path as usize).map(prefetch).unwrap_or_default();
+                        connection.inbox.prefetch_stream(data.segment.stream);
+                    }
+                    Stage::Message => connection.inbox.prefetch_message(&data.segment),
                 }
             }
-            (Stage::Path, false) => {
-                if let Some(ledger) = connection.ledgers.get(path as usize) {
-                    prefetch(ledger);
+            Body::MrAck(ack) => {
+                let Some(connection) = self.connections.get(ack.connection.index()) else { return };
+                match (stage, connection.paths.get(ack.path as usize)) {
+                    (Stage::Connection, _) => connection.prefetch_sender(),
+                    (Stage::Path, Some(path)) => prefetch(path),
+                    (Stage::Message, Some(path)) => self.flight.prefetch(path.flight.first),
+                    _ => {}
                 }
             }
+            _ => {}
         }
     }
 }
