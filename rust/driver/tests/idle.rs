@@ -149,16 +149,29 @@ struct Qp {
 }
 
 /// Parts of the message on the QPs of each plane, which its port serves in turn as windows allow.
-fn rocev2(net: &Net, to: u32, bytes: u64) -> u64 {
+/// An acknowledgement may arrive at the very instant at which the port becomes free; whether the
+/// next packet still asks for one depends on which of the two is taken `first`. Both are right.
+fn rocev2(net: &Net, to: u32, bytes: u64) -> [u64; 2] {
+    [First::Acknowledgement, First::Port].map(|first| rocev2_with(net, to, bytes, first))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    Acknowledgement,
+    Port,
+}
+
+fn rocev2_with(net: &Net, to: u32, bytes: u64, first: First) -> u64 {
     let (planes, packets) = (u64::from(net.planes), bytes.div_ceil(MTU));
     let qps = planes * default("rocev2", "qps_per_plane");
     let parts = (bytes / default("rocev2", "split_bytes")).clamp(1, qps.min(packets));
     let part = |i: u64| i * packets / parts..(i + 1) * packets / parts;
     let of_plane = |plane| (plane..parts).step_by(net.planes as usize).map(part).collect();
-    (0..planes).map(|plane| rocev2_plane(net, to, bytes, of_plane(plane))).max().unwrap_or(0)
+    (0..planes).map(|plane| rocev2_plane((net, to, first), bytes, of_plane(plane))).max().unwrap_or(0)
 }
 
-fn rocev2_plane(net: &Net, to: u32, bytes: u64, parts: Vec<std::ops::Range<u64>>) -> u64 {
+fn rocev2_plane(on: (&Net, u32, First), bytes: u64, parts: Vec<std::ops::Range<u64>>) -> u64 {
+    let (net, to, first) = on;
     let rtt = base_rtt(net, roce_data(MTU, false));
     let product = (u128::from(net.rate) * u128::from(rtt) / BYTE_PS) as u64;
     let window = (product * default("rocev2", "window_percent") / 100 / MTU).max(2);
@@ -174,7 +187,7 @@ fn rocev2_plane(net: &Net, to: u32, bytes: u64, parts: Vec<std::ops::Range<u64>>
     while !turn.is_empty() || !acks.is_empty() {
         let free = if turn.is_empty() { u64::MAX } else { now.max(way[0].free) };
         if let Some(&(at, i, covered)) = acks.front()
-            && at <= free
+            && (at < free || at == free && first == First::Acknowledgement)
         {
             acks.pop_front();
             now = now.max(at);
@@ -269,8 +282,8 @@ fn a_rocev2_write_of_any_size_arrives_at_the_closed_form_time() {
             let net = one_route(Net { planes, rate: rate * GBPS, ..SMALL });
             for to in [1, 7] {
                 for bytes in SIZES.into_iter().filter(|b| *b < 64 << 20 || rate == 200) {
-                    let expected = rocev2(&net, to, bytes);
-                    assert_eq!(placed_at(&net, "rocev2", to, bytes), expected, "{net:?} to {to}: {bytes} bytes");
+                    let (expected, placed) = (rocev2(&net, to, bytes), placed_at(&net, "rocev2", to, bytes));
+                    assert!(expected.contains(&placed), "{net:?} to {to}: {bytes} bytes at {placed}, not {expected:?}");
                 }
             }
         }
@@ -303,6 +316,7 @@ proptest! {
     #[test]
     fn any_rocev2_write_is_exact((net, to) in net(), bytes in size()) {
         let net = one_route(net);
-        prop_assert_eq!(placed_at(&net, "rocev2", to, bytes), rocev2(&net, to, bytes));
+        let (expected, placed) = (rocev2(&net, to, bytes), placed_at(&net, "rocev2", to, bytes));
+        prop_assert!(expected.contains(&placed), "{} is not one of {:?}", placed, expected);
     }
 }

@@ -254,11 +254,6 @@ impl Fabric {
         64 * self.ports.len() + 4 * self.routes.choices.len()
     }
 
-    /// Bytes that `link` has carried, gaps included.
-    pub fn link_bytes(&self, link: u32) -> u64 {
-        self.ports[link as usize].tx_bytes
-    }
-
     #[inline]
     fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
         let link = packet.link as usize;

@@ -18,10 +18,8 @@ pub(crate) struct Port {
     kmax: u64,
     delay: u64,
     pub max_backlog: u64,
-    pub tx_bytes: u64,
     /// 0 where no whole number of picoseconds describes a byte.
     ps_per_byte: u32,
-    pub tx_packets: u32,
 }
 
 /// The rarely touched part.
@@ -60,9 +58,7 @@ impl Port {
             kmax: if marking { drain(cable.kmax.0) } else { u64::MAX },
             delay: cable.delay.0,
             max_backlog: 0,
-            tx_bytes: 0,
             ps_per_byte: if BIT_PS.is_multiple_of(cable.rate.0) { (BIT_PS / cable.rate.0) as u32 } else { 0 },
-            tx_packets: 0,
         }
     }
 
@@ -95,8 +91,6 @@ impl Port {
             self.max_backlog = backlog;
         }
         self.busy_until = now.0.max(self.busy_until) + serialisation;
-        self.tx_bytes += u64::from(packet.len);
-        self.tx_packets = self.tx_packets.wrapping_add(1);
         // A link that is down swallows what its transmitter still sends.
         if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
     }
