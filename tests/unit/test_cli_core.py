@@ -8,6 +8,7 @@ import metaroce as mr
 from metaroce.cli import main
 from metaroce.reports.compare import Comparing, Comparison
 from metaroce.reports.plan import Plan
+from metaroce.reports.topology import DEFAULT_ECMP, headline
 
 pytest.importorskip("metaroce._core", reason="the compiled core is not built")
 
@@ -57,3 +58,12 @@ def test_every_type_is_right_under_loss(capsys, dtype):
     command = ["reduce_scatter_perf", "-b", "64K", "-e", "64K", "--ranks", "8", "--loss", "5%", "-d", dtype]
     assert main(command) == 0
     assert "# Out of bounds values : 0 OK" in capsys.readouterr().out
+
+
+def test_the_header_names_the_ecmp_hash_that_the_core_uses():
+    from metaroce import _core
+
+    assert json.loads(_core.defaults())["fabric"]["ecmp"] == DEFAULT_ECMP
+    fabric = mr.topology.load("multiplane-4x64")
+    assert headline(fabric).endswith(f"ECMP {DEFAULT_ECMP}")
+    assert headline(fabric.replace(ecmp="mixed")).endswith("ECMP mixed")

@@ -28,12 +28,17 @@ def summary(topology: Topology) -> Table:
     return Table([Column("property", right=False), Column("value", right=False)], rows, title=topology.name)
 
 
+DEFAULT_ECMP = "linear"
+"""What the core takes where a topology leaves `ecmp` out; a test holds the two together."""
+
+
 def headline(topology: Topology) -> str:
-    """Hosts, planes, host rate and switches in one line."""
+    """Hosts, planes, host rate, switches and ECMP hash in one line: what a bandwidth depends on first."""
     fabric = topology.fabric
     return (
         f"{topology.name}: {fabric.hosts} hosts, {fabric.planes} plane{'s' if fabric.planes > 1 else ''} x "
-        f"{format_rate(topology.host_cable.rate)}, {_switches(fabric)} a plane"
+        f"{format_rate(topology.host_cable.rate)}, {_switches(fabric)} a plane, "
+        f"ECMP {topology.ecmp or DEFAULT_ECMP}"
     )
 
 
