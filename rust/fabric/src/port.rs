@@ -143,7 +143,7 @@ mod tests {
     fn packet(len: u32) -> Envelope {
         let (entropy, hash, link) = (0, 0, 0);
         let (src, dst, plane, ecn, class) = (HostId(0), HostId(1), PlaneId(0), Ecn::Ect0, Class::Data);
-        Envelope { src, dst, hash, len, link, entropy, plane, ecn, class }
+        Envelope { src, dst, hash, len, link, entropy, plane, ecn, class, trimmed: false }
     }
 
     #[test]

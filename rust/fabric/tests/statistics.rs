@@ -27,7 +27,7 @@ fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) 
 fn packet(src: u32, dst: u32, entropy: u16, class: Class) -> Envelope {
     let (src, dst) = (HostId(src), HostId(dst));
     let hash = Envelope::address_hash(src, dst);
-    Envelope { src, dst, hash, len: 1000, link: 0, entropy, plane: PlaneId(0), ecn: Ecn::Ect0, class }
+    Envelope { src, dst, hash, len: 1000, link: 0, entropy, plane: PlaneId(0), ecn: Ecn::Ect0, class, trimmed: false }
 }
 
 /// The links that a packet crosses, and whether it arrives.

@@ -18,7 +18,7 @@ pub struct Packet {
 }
 
 /// The part of a packet that the fabric may read (and, for `ecn` and `link`, write).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(32))] // two a cache line, none across two
 pub struct Envelope {
     /// Sending host.
@@ -39,6 +39,8 @@ pub struct Envelope {
     pub ecn: Ecn,
     /// Data or control.
     pub class: Class,
+    /// A switch cut the payload off instead of dropping the packet.
+    pub trimmed: bool,
 }
 
 impl Envelope {

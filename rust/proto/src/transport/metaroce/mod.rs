@@ -169,11 +169,10 @@ impl MetaRoce {
             dst: envelope.src,
             hash: Envelope::address_hash(envelope.dst, envelope.src),
             len,
-            link: 0,
             entropy: envelope.entropy,
             plane: envelope.plane,
-            ecn: Ecn::Ect0,
             class: Class::Control,
+            ..Envelope::default()
         };
         self.control[envelope.plane.index()].push_back(Packet { envelope: back, body });
         self.ports_ready |= 1 << envelope.plane.0;

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use metaroce_wire::{
-    Arrival, Body, Bytes, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time,
-    lengths,
+    Arrival, Body, Bytes, Class, ConnId, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
 };
 
 use super::connection::{Connection, Resend};
@@ -109,11 +108,10 @@ impl MetaRoce {
             dst: connection.peer,
             hash: connection.hash,
             len: lengths::mr_data(segment.len),
-            link: 0,
             entropy: path.entropy,
             plane,
-            ecn: Ecn::Ect0,
             class: Class::Data,
+            ..Envelope::default()
         };
         if connection.armed == Time::NEVER {
             let due = now + path.tail_timeout(&self.config, connection.variation);
@@ -362,11 +360,10 @@ impl MetaRoce {
             dst: connection.peer,
             hash: connection.hash,
             len: lengths::mr_probe(),
-            link: 0,
             entropy: path.entropy,
             plane,
-            ecn: Ecn::Ect0,
             class: Class::Control,
+            ..Envelope::default()
         };
         let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch: path.epoch };
         self.control[plane.index()].push_back(Packet { envelope, body: Body::MrProbe(probe) });

@@ -391,11 +391,10 @@ impl RoceV2 {
             dst: connection.peer,
             hash: connection.hash,
             len,
-            link: 0,
             entropy: qp.entropy,
             plane: qp.plane,
-            ecn: Ecn::Ect0,
             class,
+            ..Envelope::default()
         }
     }
 
