@@ -8,7 +8,7 @@ use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory, Op};
 use metaroce_fabric::{End, Fabric, Step, Target};
 use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, Stage, WorkRequest};
-use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time, prefetch};
+use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, StreamId, Time, prefetch};
 
 use crate::packets::Packets;
 use crate::queue::EventQueue;
@@ -388,7 +388,8 @@ impl Simulation {
             Op::Send | Op::Write => {
                 let opcode = if wqe.op == Op::Send { Opcode::Send } else { Opcode::Write };
                 let (stream, local, remote) = (StreamId(wqe.stream), wqe.local, wqe.remote);
-                let request = WorkRequest { wr_id: id, opcode, stream, local, len: wqe.bytes, remote, rkey: Rkey(0) };
+                let request =
+                    WorkRequest { wr_id: id, opcode, stream, local, len: wqe.bytes, remote, ..WorkRequest::default() };
                 let (host, connection) = self.connection(rank, wqe.peer);
                 if self.endpoints[host].post(now, connection, request).is_err() {
                     self.progress.ended = Some(Ending::Stalled);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
 use metaroce_fabric::{Fabric, Target};
-use metaroce_proto::{Endpoint, Environment};
+use metaroce_proto::{Access, Endpoint, Environment};
 use metaroce_wire::{ConnId, HostId, PlaneId, Rate, Time, lengths};
 
 use crate::packets::Packets;
@@ -41,7 +41,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         })
         .collect();
     for &host in &spec.hosts_of_ranks {
-        endpoints[host as usize].register(0, spec.memory_bytes);
+        endpoints[host as usize].register(0, spec.memory_bytes, Access::ALL);
     }
     let connections = connect(spec, &program, &mut endpoints);
     let mut rank_of_host = vec![u32::MAX; hosts];

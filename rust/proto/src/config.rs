@@ -75,6 +75,53 @@ impl TransportConfig {
     }
 }
 
+/// What a receiver's rate hint governs (F8 gives the hint; its use is ours).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hints {
+    /// Nothing: ECN alone.
+    Off,
+    /// The connection window, and the pace where the share is less than a packet a round trip.
+    Window,
+    /// The window, and the pace always: a token bucket of 4 packets at the hinted rate.
+    Pace,
+}
+
+/// What happens when the newest packets of a path stay unacknowledged for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Tail {
+    /// The oldest is sent again.
+    Resend,
+    /// A probe with a number of its own makes the gap visible; only when it stays unanswered too, the
+    /// oldest is sent again.
+    Probe,
+}
+
+/// Choice among the open paths of a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Spray {
+    /// In turn, those that have room in their windows.
+    RoundRobin,
+    /// The one with the smallest part of its window in use.
+    Weighted,
+    /// One whose last acknowledgement was unmarked, oldest first (REPS); in turn where there is none.
+    Recycled,
+    /// In turn, whatever their windows say.
+    Oblivious,
+}
+
+/// UDP source ports of a connection's paths in a plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Entropies {
+    /// Consecutive: distinct routes on fabrics whose ECMP hash is linear in the port.
+    Consecutive,
+    /// Drawn by a hash: routes at random, some of them twice.
+    Hashed,
+}
+
 /// Settings of the MetaRoCE-style transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -91,8 +138,8 @@ pub struct MetaRoceConfig {
     /// Cap of the connection window, percent of the bandwidth-delay product. Ours: below 200 a
     /// full-load permutation loses throughput.
     pub window_cap_percent: u32,
-    /// Receiver hints in acknowledgements (F8); off leaves ECN alone.
-    pub hints: bool,
+    /// What receiver hints in acknowledgements (F8) do.
+    pub hints: Hints,
     /// Window that a hint grants: hinted rate × (least round trip seen + this percentage of the base
     /// round trip) + 1 MTU. Ours: room for a standing queue makes near and far senders equal, and
     /// keeps lost packets and acknowledgements from idling the granted share.
@@ -109,6 +156,26 @@ pub struct MetaRoceConfig {
     pub tail_var_multiple: u32,
     /// Constant part of the tail detection, picoseconds (ours: 2 us).
     pub tail_slack_ps: u64,
+    /// What time-based tail detection does first.
+    pub tail: Tail,
+    /// Numbers of a path that must have arrived behind a missing one before it counts as lost. 0 is
+    /// the public rule (F6), sound where paths are FIFO; more for fabrics that reorder inside a path.
+    pub gap_threshold: u32,
+    /// A lost piece goes back to the path that lost it this many times, then to any (ours: 2; F6 says
+    /// the same path first).
+    pub same_path_attempts: u32,
+    /// Packets of a connection that one acknowledgement may cover (ours). Gaps, changes of mark, ends
+    /// of messages and requests of the sender are acknowledged at once.
+    pub ack_every: u32,
+    /// Which open path the next packet takes.
+    pub spray: Spray,
+    /// Source ports of the paths of a connection.
+    pub entropies: Entropies,
+    /// Planes that this host never uses, by number (operator's choice).
+    pub denied_planes: Vec<u8>,
+    /// Wait after a Send found no posted receive, picoseconds, doubled each time up to 1024 × (ours:
+    /// 10 us, IBTA's smallest RNR step).
+    pub rnr_delay_ps: u64,
     /// Expiries in a row after which a path is down, unless it is the last one (ours: 3).
     pub down_after: u32,
     /// Interval between probes of a path that is down, picoseconds (ours: 100 us; longer where the
@@ -119,7 +186,7 @@ pub struct MetaRoceConfig {
 }
 
 impl MetaRoceConfig {
-    fn ranges(&self) -> [Ranged; 13] {
+    fn ranges(&self) -> [Ranged; 17] {
         [
             ("paths_per_plane", self.paths_per_plane.into(), 0, 64),
             ("start_window_percent", self.start_window_percent.into(), 0, 1_000),
@@ -131,6 +198,10 @@ impl MetaRoceConfig {
             ("growth_percent", self.growth_percent.into(), 0, 1_000),
             ("tail_var_multiple", self.tail_var_multiple.into(), 0, 100),
             ("tail_slack_ps", self.tail_slack_ps, 0, SECOND),
+            ("gap_threshold", self.gap_threshold.into(), 0, 200),
+            ("same_path_attempts", self.same_path_attempts.into(), 0, 100),
+            ("ack_every", self.ack_every.into(), 1, 32),
+            ("rnr_delay_ps", self.rnr_delay_ps, MICROSECOND, SECOND),
             ("down_after", self.down_after.into(), 1, 100),
             ("probe_interval_ps", self.probe_interval_ps, MICROSECOND, 10 * SECOND),
             ("dead_after_ps", self.dead_after_ps, MICROSECOND, 1_000 * SECOND),
@@ -145,7 +216,7 @@ impl Default for MetaRoceConfig {
             paths_per_plane: 0,
             start_window_percent: 10,
             window_cap_percent: 200,
-            hints: true,
+            hints: Hints::Window,
             hint_headroom_percent: 100,
             hint_target_percent: 100,
             hint_life_rtts: 8,
@@ -153,6 +224,14 @@ impl Default for MetaRoceConfig {
             growth_percent: 25,
             tail_var_multiple: 4,
             tail_slack_ps: 2_000_000,
+            tail: Tail::Resend,
+            gap_threshold: 0,
+            same_path_attempts: 2,
+            ack_every: 2,
+            spray: Spray::RoundRobin,
+            entropies: Entropies::Consecutive,
+            denied_planes: Vec::new(),
+            rnr_delay_ps: 10_000_000,
             down_after: 3,
             probe_interval_ps: 100_000_000,
             dead_after_ps: 2_000_000_000_000,

@@ -1,12 +1,12 @@
 //! The endpoint of one host: verbs above, packets below. It checks what users post, owns the
 //! registered regions, and hands the rest to its transport.
 
-use metaroce_wire::{Body, ConnId, Envelope, HostId, Packet, PlaneId, Rkey, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rkey, Time};
 
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
 use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
-use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
 #[derive(Debug)]
@@ -26,9 +26,10 @@ impl Endpoint {
         Endpoint { regions: Regions::default(), connections: 0, transport }
     }
 
-    /// Registers `[offset, offset + len)` of this host's memory for local use and for the peers.
-    pub fn register(&mut self, offset: u64, len: u64) -> Rkey {
-        self.regions.register(offset, len)
+    /// Registers `[offset, offset + len)` of this host's memory for local use, and for what `access`
+    /// lets peers do.
+    pub fn register(&mut self, offset: u64, len: u64, access: Access) -> Rkey {
+        self.regions.register(offset, len, access)
     }
 
     /// Opens this side of a connection to `peer`.
@@ -43,12 +44,24 @@ impl Endpoint {
         each!(&mut self.transport, t => t.bind(connection, remote));
     }
 
-    /// Posts a Write or Send.
+    /// Posts a work request. On a stream that has failed it is flushed.
     ///
     /// # Errors
-    /// [`PostError`] for an unknown or failed connection, an empty message, or an unregistered source.
+    /// [`PostError`] for an unknown or failed connection, an operation that the transport does not
+    /// have, an empty message, an atomic of another length than 8, or unregistered local memory.
     pub fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
-        self.check(connection, request.local, request.len)?;
+        let WorkRequest { opcode, len, .. } = request;
+        let own = !matches!(opcode, Opcode::Response | Opcode::Probe);
+        if !own || !each!(&self.transport, t => t.supports(opcode)) {
+            return Err(PostError::Unsupported(opcode));
+        }
+        if len == 0 && matches!(opcode, Opcode::Write | Opcode::Read) {
+            return Err(PostError::Empty);
+        }
+        if opcode.is_atomic() && len != 8 {
+            return Err(PostError::AtomicLength(len));
+        }
+        self.check(connection, request.local, len)?;
         each!(&mut self.transport, t => t.post(now, connection, request))
     }
 
@@ -87,6 +100,27 @@ impl Endpoint {
         each!(&mut self.transport, t => t.poll_completion())
     }
 
+    /// The next atomic of a peer: read 8 bytes at its address, write [`Atomic::apply`] of them, and
+    /// answer with what was there.
+    pub fn poll_atomic(&mut self) -> Option<Atomic> {
+        each!(&mut self.transport, t => t.poll_atomic())
+    }
+
+    /// Answers an atomic; `before` is what stood at its address.
+    pub fn answer_atomic(&mut self, atomic: &Atomic, before: u64) {
+        each!(&mut self.transport, t => t.answer_atomic(atomic, before));
+    }
+
+    /// Takes `plane` out of use for a connection, or back into it (F11: an extension call). What is on
+    /// its way there is sent on other planes.
+    ///
+    /// # Errors
+    /// [`PostError`] for an unknown connection, or where no plane would be left.
+    pub fn deny(&mut self, now: Time, connection: ConnId, plane: PlaneId, denied: bool) -> Result<(), PostError> {
+        self.check(connection, 0, 0)?;
+        each!(&mut self.transport, t => t.deny(now, connection, plane, denied))
+    }
+
     /// Bit p is set if port p may have something to send.
     pub fn ports_ready(&self) -> u32 {
         each!(&self.transport, t => t.ports_ready())
@@ -118,10 +152,7 @@ impl Endpoint {
         if connection.0 >= self.connections {
             return Err(PostError::UnknownConnection(connection.0));
         }
-        if len == 0 {
-            return Err(PostError::Empty);
-        }
-        if !self.regions.covers(offset, len) {
+        if len > 0 && !self.regions.covers(offset, len) {
             return Err(PostError::LocalRange { offset, len, registered: self.regions.registered() });
         }
         Ok(())

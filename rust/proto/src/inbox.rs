@@ -3,45 +3,36 @@
 //! Every packet is placed on arrival, wherever it falls (F1), after a check of that packet's own
 //! range; a second copy is recognised by (stream, message, packet) and not placed again. A Send is
 //! matched by the receive index it carries, so earlier messages need not have arrived (F2).
-//! Receives complete in stream order. Path sequence numbers are no business of this ledger.
+//! Receives complete in stream order, and what must see earlier messages placed (atomics, flushes,
+//! fenced Reads, immediate data) takes effect in stream order. Path sequence numbers are no
+//! business of this ledger.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use metaroce_wire::{HostId, Opcode, Segment, StreamId, prefetch};
+use metaroce_wire::{ConnId, HostId, Opcode, Request, Segment, StreamId, Verdict, prefetch};
 
-use crate::verbs::{Placement, ReceiveRequest, Regions};
-
-/// One bit a packet; the first 64 without an allocation.
-#[derive(Debug)]
-enum Arrived {
-    Few(u64),
-    Many(Box<[u64]>),
-}
-
-impl Arrived {
-    fn new(packets: u32) -> Arrived {
-        if packets <= 64 { Arrived::Few(0) } else { Arrived::Many(vec![0; packets.div_ceil(64) as usize].into()) }
-    }
-
-    /// Sets bit `packet`; false if it was set.
-    fn insert(&mut self, packet: u32) -> bool {
-        let word = match self {
-            Arrived::Few(word) => word,
-            Arrived::Many(words) => &mut words[(packet >> 6) as usize],
-        };
-        let bit = 1 << (packet & 63);
-        let fresh = *word & bit == 0;
-        *word |= bit;
-        fresh
-    }
-}
+use crate::bitmap::Arrived;
+use crate::verbs::{Access, Completion, CompletionKind, CompletionStatus, Placement, ReceiveRequest, Regions};
 
 #[derive(Debug)]
 struct InMessage {
     arrived: Arrived,
+    len: u64,
     /// Packets still missing; `UNSEEN` until the first one tells the length.
     missing: u32,
+    /// Immediate data, where there is some.
+    imm: u32,
     opcode: Opcode,
+}
+
+impl InMessage {
+    const fn unseen() -> InMessage {
+        InMessage { arrived: Arrived::Few(0), len: 0, missing: UNSEEN, imm: 0, opcode: Opcode::Write }
+    }
+
+    fn new(packets: u32, opcode: Opcode, len: u64) -> InMessage {
+        InMessage { arrived: Arrived::new(packets), len, missing: packets, imm: 0, opcode }
+    }
 }
 
 const UNSEEN: u32 = u32::MAX;
@@ -51,9 +42,13 @@ struct InStream {
     /// Number of `messages[0]`: all before are complete.
     base: u32,
     messages: VecDeque<InMessage>,
+    /// Requests that wait for their turn, by number; their addresses are those of our memory.
+    pending: BTreeMap<u32, Request>,
     /// Index of `receives[0]`.
     receive_base: u32,
     receives: VecDeque<ReceiveRequest>,
+    /// The first message that was refused for good, and why: earlier ones still complete.
+    failed: Option<(u32, Verdict)>,
 }
 
 /// Messages of one connection on their way in.
@@ -64,17 +59,51 @@ pub struct Inbox {
     streams: Vec<InStream>,
 }
 
-/// What became of an arriving segment.
+/// What became of an arriving packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Placed {
     /// To be copied.
     Fresh(Placement),
+    /// Taken; there is nothing to copy.
+    Taken,
     /// Had arrived before.
     Duplicate,
-    /// A Send without a posted receive: receiver not ready.
-    NotReady,
-    /// Outside registered memory, or longer than the receive: nothing is written.
-    Refused,
+    /// Nothing is written, and why.
+    Refused(Verdict),
+}
+
+/// What the arrival of a packet sets off.
+#[derive(Clone, Copy, Debug)]
+pub enum Effect {
+    /// A receive is complete.
+    Received {
+        /// Name given when posting.
+        wr_id: u32,
+        /// Length of the message.
+        bytes: u64,
+        /// Immediate data.
+        imm: Option<u32>,
+        /// Stream of it.
+        stream: StreamId,
+    },
+    /// A receive will get no message.
+    Flushed(ReceiveRequest, CompletionStatus),
+    /// A request is to be executed now; its address is that of our memory.
+    Execute(Request),
+}
+
+impl Effect {
+    /// What to report to our user.
+    pub fn completion(&self, connection: ConnId) -> Option<Completion> {
+        let (kind, success) = (CompletionKind::Received, CompletionStatus::Success);
+        match *self {
+            Effect::Received { wr_id, bytes, imm, stream } => {
+                Some(Completion { wr_id, connection, stream, kind, status: success, bytes, imm })
+            }
+            Effect::Flushed(request, status) => Some(Completion::of_receive(connection, &request, status)),
+            Effect::Execute(_) => None,
+        }
+    }
 }
 
 impl Inbox {
@@ -83,58 +112,89 @@ impl Inbox {
         Inbox { mtu, peer, streams: Vec::new() }
     }
 
-    /// Posts a receive.
-    pub fn post(&mut self, request: ReceiveRequest) {
-        self.stream(request.stream.index()).receives.push_back(request);
+    /// Posts a receive. Immediate data may have waited for it.
+    pub fn post(&mut self, request: ReceiveRequest, mut effect: impl FnMut(Effect)) {
+        let id = request.stream;
+        let stream = self.stream(id);
+        stream.receives.push_back(request);
+        stream.advance(id, &mut effect);
     }
 
-    /// Takes one segment. Calls `complete` with each receive that is thereby completed.
-    pub fn place(&mut self, segment: &Segment, regions: &Regions, mut complete: impl FnMut(u32)) -> Placed {
+    /// Takes one segment, and the immediate data of its message.
+    pub fn place(&mut self, segment: &Segment, imm: u32, regions: &Regions, mut effect: impl FnMut(Effect)) -> Placed {
         let (mtu, src) = (u64::from(self.mtu), self.peer);
-        let stream = self.stream(segment.stream.index());
+        let stream = self.stream(segment.stream);
         if segment.message < stream.base {
             return Placed::Duplicate;
         }
-        let offset = u64::from(segment.packet) * mtu;
-        let end = offset + u64::from(segment.len);
-        if end > segment.message_len || segment.len == 0 {
-            return Placed::Refused;
-        }
-        let address = match segment.opcode {
-            Opcode::Write => segment
-                .address
-                .checked_add(offset)
-                .and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len))),
-            Opcode::Send => {
-                let Some(index) = segment.key.checked_sub(stream.receive_base) else {
-                    return Placed::Duplicate;
-                };
-                let Some(receive) = stream.receives.get(index as usize) else {
-                    return Placed::NotReady;
-                };
-                (segment.message_len <= receive.len).then_some(receive.local + offset)
+        let address = match stream.target(segment, mtu, regions) {
+            Ok(address) => address,
+            Err(outcome) => {
+                if let Placed::Refused(why @ (Verdict::AccessError | Verdict::LengthError)) = outcome {
+                    stream.fail(segment, why, &mut effect);
+                }
+                return outcome;
             }
         };
-        let Some(address) = address else {
-            return Placed::Refused;
-        };
-        let message = stream.message(segment, mtu);
+        let packets = segment.message_len.div_ceil(mtu).max(1) as u32;
+        let message = stream.message(segment.message, || InMessage::new(packets, segment.opcode, segment.message_len));
         if !message.arrived.insert(segment.packet) {
             return Placed::Duplicate;
         }
         message.missing -= 1;
+        message.imm = imm;
         let message_done = message.missing == 0;
         if message_done {
-            stream.complete(&mut complete);
+            stream.advance(segment.stream, &mut effect);
         }
         Placed::Fresh(Placement {
             src,
             source: segment.source,
+            value: None,
             address,
-            len: segment.len,
+            len: segment.len.into(),
             tag: segment.tag,
             message_done,
         })
+    }
+
+    /// Takes one request.
+    pub fn ask(&mut self, request: &Request, regions: &Regions, mut effect: impl FnMut(Effect)) -> Placed {
+        let stream = self.stream(request.stream);
+        if let Some(why) = stream.refusal(request.message) {
+            return Placed::Refused(why);
+        }
+        if request.message < stream.base {
+            return Placed::Duplicate;
+        }
+        let address = match request.opcode {
+            Opcode::Read => regions.resolve(request.rkey, request.address, request.operands[0], Access::READ),
+            Opcode::CompareSwap | Opcode::FetchAdd if request.address.is_multiple_of(8) => {
+                regions.resolve(request.rkey, request.address, 8, Access::ATOMIC)
+            }
+            Opcode::Flush => Some(0),
+            _ => None,
+        };
+        let Some(address) = address else {
+            let Request { message, stream: id, opcode, .. } = *request;
+            let refused = Segment { message, stream: id, opcode, ..Segment::default() };
+            stream.fail(&refused, Verdict::AccessError, &mut effect);
+            return Placed::Refused(Verdict::AccessError);
+        };
+        let message = stream.message(request.message, || InMessage::new(1, request.opcode, 0));
+        if !message.arrived.insert(0) {
+            return Placed::Duplicate;
+        }
+        message.missing -= 1;
+        let request = Request { address, ..*request };
+        if request.opcode == Opcode::Read && !request.fence {
+            // May overtake what is before it.
+            effect(Effect::Execute(request));
+        } else {
+            stream.pending.insert(request.message, request);
+        }
+        stream.advance(request.stream, &mut effect);
+        Placed::Taken
     }
 
     /// Hints the processor at a stream.
@@ -153,40 +213,99 @@ impl Inbox {
     }
 
     /// Gives up: the receives that have not completed.
-    pub fn fail(&mut self) -> Vec<u32> {
-        self.streams.iter_mut().flat_map(|s| s.receives.drain(..)).map(|r| r.wr_id).collect()
+    pub fn fail(&mut self) -> Vec<ReceiveRequest> {
+        self.streams.iter_mut().flat_map(|s| s.receives.drain(..)).collect()
     }
 
-    fn stream(&mut self, index: usize) -> &mut InStream {
-        if self.streams.len() <= index {
-            self.streams.resize_with(index + 1, InStream::default);
+    fn stream(&mut self, id: StreamId) -> &mut InStream {
+        if self.streams.len() <= id.index() {
+            self.streams.resize_with(id.index() + 1, InStream::default);
         }
-        &mut self.streams[index]
+        &mut self.streams[id.index()]
     }
 }
 
 impl InStream {
-    fn message(&mut self, segment: &Segment, mtu: u64) -> &mut InMessage {
-        let index = (segment.message - self.base) as usize;
+    /// Where a segment goes in our memory.
+    #[inline]
+    fn target(&self, segment: &Segment, mtu: u64, regions: &Regions) -> Result<u64, Placed> {
+        if let Some(why) = self.refusal(segment.message) {
+            return Err(Placed::Refused(why));
+        }
+        let offset = u64::from(segment.packet) * mtu;
+        let end = offset + u64::from(segment.len);
+        if end > segment.message_len || segment.len == 0 && segment.message_len > 0 {
+            return Err(Placed::Refused(Verdict::LengthError));
+        }
+        if segment.opcode != Opcode::Send {
+            let at = segment.address.checked_add(offset);
+            let address = at.and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len), Access::WRITE));
+            return address.ok_or(Placed::Refused(Verdict::AccessError));
+        }
+        let Some(index) = segment.key.checked_sub(self.receive_base) else {
+            return Err(Placed::Duplicate);
+        };
+        match self.receives.get(index as usize) {
+            None => Err(Placed::Refused(Verdict::NotReady)),
+            Some(receive) if segment.message_len > receive.len => Err(Placed::Refused(Verdict::LengthError)),
+            Some(receive) => Ok(receive.local + offset),
+        }
+    }
+
+    /// Why message `number` is refused, if its stream has failed before it.
+    fn refusal(&self, number: u32) -> Option<Verdict> {
+        let (first, why) = self.failed?;
+        (number >= first).then_some(if number == first { why } else { Verdict::PeerFailed })
+    }
+
+    /// A packet of message `refused` was refused for good: nothing from that message on completes.
+    fn fail(&mut self, refused: &Segment, why: Verdict, effect: &mut impl FnMut(Effect)) {
+        if self.failed.is_none_or(|(first, _)| refused.message < first) {
+            self.failed = Some((refused.message, why));
+            self.advance(refused.stream, effect);
+        }
+    }
+
+    #[inline]
+    fn message(&mut self, number: u32, first: impl FnOnce() -> InMessage) -> &mut InMessage {
+        let index = (number - self.base) as usize;
         while self.messages.len() <= index {
-            self.messages.push_back(InMessage { arrived: Arrived::Few(0), missing: UNSEEN, opcode: Opcode::Write });
+            self.messages.push_back(InMessage::unseen());
         }
         let message = &mut self.messages[index];
         if message.missing == UNSEEN {
-            let packets = segment.message_len.div_ceil(mtu) as u32;
-            *message = InMessage { arrived: Arrived::new(packets), missing: packets, opcode: segment.opcode };
+            *message = first();
         }
         message
     }
 
-    fn complete(&mut self, complete: &mut impl FnMut(u32)) {
-        while self.messages.front().is_some_and(|m| m.missing == 0) {
-            self.base += 1;
-            if self.messages.pop_front().is_some_and(|m| m.opcode == Opcode::Send)
-                && let Some(receive) = self.receives.pop_front()
-            {
+    /// Completes messages at the front, as far as they have arrived.
+    fn advance(&mut self, id: StreamId, effect: &mut impl FnMut(Effect)) {
+        while let Some(&InMessage { missing: 0, opcode, len, imm, .. }) = self.messages.front() {
+            if self.refusal(self.base).is_some() {
+                break;
+            }
+            if opcode.takes_receive() {
+                // Immediate data waits for its receive.
+                let Some(receive) = self.receives.pop_front() else { return };
                 self.receive_base += 1;
-                complete(receive.wr_id);
+                let imm = (opcode == Opcode::WriteImm).then_some(imm);
+                effect(Effect::Received { wr_id: receive.wr_id, bytes: len, imm, stream: id });
+            } else if opcode.is_request()
+                && let Some(request) = self.pending.remove(&self.base)
+            {
+                effect(Effect::Execute(request));
+            }
+            self.messages.pop_front();
+            self.base += 1;
+        }
+        if let Some((first, why)) = self.failed
+            && first <= self.base
+        {
+            for (position, receive) in self.receives.drain(..).enumerate() {
+                let own = position == 0 && why == Verdict::LengthError;
+                let status = if own { CompletionStatus::LengthError } else { CompletionStatus::Flushed };
+                effect(Effect::Flushed(receive, status));
             }
         }
     }

@@ -1,16 +1,20 @@
 //! The sending half of a connection's messages: requests posted, cut into packets in order, done
-//! when every packet is acknowledged, and completed in posting order per stream.
+//! when every packet is acknowledged and every answer is here, completed in posting order per stream.
 //!
 //! Both transports use it. It knows nothing of paths, windows or retransmission: a transport asks
 //! for the next unsent piece, may ask for any piece again, and reports each acknowledged once.
+//! A fenced request waits here until the stream's earlier Reads and atomics are answered; other
+//! streams pass it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use metaroce_wire::{Opcode, Segment, StreamId, prefetch};
+use metaroce_wire::{HostId, Opcode, Request, Rkey, Segment, StreamId, prefetch};
 
-use crate::verbs::WorkRequest;
+use crate::bitmap::Arrived;
+use crate::inbox::Placed;
+use crate::verbs::{CompletionStatus, Placement, WorkRequest};
 
-/// A message being sent.
+/// A message being sent. One of a stream that has failed has no packets.
 #[derive(Clone, Copy, Debug)]
 struct OutMessage {
     request: WorkRequest,
@@ -19,15 +23,69 @@ struct OutMessage {
     /// Send: index of the receive it matches.
     receive: u32,
     packets: u32,
+    /// Packets not acknowledged, and one more for an answer that is not here.
     unacked: u32,
+}
+
+impl OutMessage {
+    const fn payload_len(&self, packet: u32, mtu: u32) -> u32 {
+        if self.request.opcode.is_request() {
+            return 0;
+        }
+        let left = self.request.len - packet as u64 * mtu as u64;
+        if left < mtu as u64 { left as u32 } else { mtu }
+    }
+}
+
+/// What has come back for a request.
+#[derive(Debug)]
+struct Answer {
+    message: u32,
+    missing: u32,
+    arrived: Arrived,
 }
 
 #[derive(Debug, Default)]
 struct OutStream {
     next_sequence: u32,
     next_receive: u32,
+    /// The first message that the peer refused for good, and why: earlier ones still complete.
+    failed: Option<(u32, CompletionStatus)>,
     /// Messages not completed yet, oldest first, as connection-wide numbers.
     open: VecDeque<u32>,
+    /// Requests on their way, by number on the stream.
+    asked: BTreeMap<u32, Answer>,
+    /// Posted, and waiting for answers.
+    held: VecDeque<WorkRequest>,
+}
+
+/// Requests of a stream that may wait for an answer at one time: IBTA's usual initiator depth.
+const READ_DEPTH: usize = 16;
+
+impl OutStream {
+    fn must_wait(&self, request: &WorkRequest) -> bool {
+        request.fence && !self.asked.is_empty() || request.opcode.is_request() && self.asked.len() >= READ_DEPTH
+    }
+}
+
+/// A request that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Name given when posting.
+    pub wr_id: u32,
+    /// Payload bytes.
+    pub bytes: u64,
+    /// A success of it is not reported.
+    pub unsignaled: bool,
+    /// Its stream.
+    pub stream: StreamId,
+}
+
+impl Ended {
+    const fn of(request: &WorkRequest) -> Ended {
+        let WorkRequest { wr_id, len, unsignaled, stream, .. } = *request;
+        Ended { wr_id, bytes: len, unsignaled, stream }
+    }
 }
 
 /// Posted messages of one connection.
@@ -52,34 +110,85 @@ pub struct Piece {
     pub packet: u32,
 }
 
+impl Piece {
+    /// A packet that is no part of a message.
+    pub const PROBE: Piece = Piece { message: u32::MAX, packet: 0 };
+}
+
+/// What a packet carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Cargo {
+    /// Payload, and the immediate data that goes with it.
+    Data(Segment, u32),
+    /// A request without payload.
+    Request(Request),
+}
+
 impl Outbox {
     /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
     pub fn new(mtu: u32) -> Outbox {
         Outbox { mtu, base: 0, messages: VecDeque::new(), cursor: (0, 0), unsent: 0, streams: Vec::new() }
     }
 
-    /// Takes a request and numbers it, connection-wide.
-    pub fn post(&mut self, request: WorkRequest) -> u32 {
-        let index = request.stream.index();
-        if self.streams.len() <= index {
-            self.streams.resize_with(index + 1, OutStream::default);
+    /// Takes a request and numbers it, connection-wide; `None` if it has to wait for answers first, or
+    /// its stream has failed: [`Outbox::flush`] says more.
+    pub fn post(&mut self, request: WorkRequest) -> Option<u32> {
+        let stream = self.stream(request.stream);
+        if stream.failed.is_some() || !stream.held.is_empty() || stream.must_wait(&request) {
+            stream.held.push_back(request);
+            return None;
         }
-        let stream = &mut self.streams[index];
-        let packets = request.len.div_ceil(u64::from(self.mtu)) as u32;
-        let message = OutMessage {
-            request,
-            sequence: stream.next_sequence,
-            receive: stream.next_receive,
-            packets,
-            unacked: packets,
+        Some(self.number(request))
+    }
+
+    /// Takes the answer to a `request` of the peer: `len` bytes from its address, or the `value` that an
+    /// atomic found. It belongs to no stream of ours and is not reported.
+    pub fn respond(&mut self, request: &Request, len: u64, value: u64) {
+        let Request { stream, address, message, .. } = *request;
+        let answer = WorkRequest {
+            opcode: Opcode::Response,
+            stream,
+            local: address,
+            len,
+            remote: value,
+            rkey: Rkey(message),
+            ..WorkRequest::default()
         };
+        self.push(answer, 0, 0);
+    }
+
+    fn number(&mut self, request: WorkRequest) -> u32 {
+        let next = self.base + self.messages.len() as u32;
+        let mtu = self.mtu;
+        let stream = self.stream(request.stream);
+        let (sequence, receive) = (stream.next_sequence, stream.next_receive);
         stream.next_sequence += 1;
-        stream.next_receive += u32::from(request.opcode == Opcode::Send);
-        let number = self.base + self.messages.len() as u32;
-        stream.open.push_back(number);
-        self.messages.push_back(message);
-        self.unsent += request.len;
-        number
+        stream.next_receive += u32::from(request.opcode.takes_receive());
+        stream.open.push_back(next);
+        if request.opcode.is_request() {
+            let missing = request.len.div_ceil(u64::from(mtu)).max(1) as u32;
+            stream.asked.insert(sequence, Answer { message: next, missing, arrived: Arrived::new(missing) });
+        }
+        self.push(request, sequence, receive);
+        next
+    }
+
+    fn push(&mut self, request: WorkRequest, sequence: u32, receive: u32) {
+        let asks = request.opcode.is_request();
+        let packets = if asks { 1 } else { request.len.div_ceil(u64::from(self.mtu)).max(1) as u32 };
+        self.unsent += if asks { 0 } else { request.len };
+        self.messages.push_back(OutMessage { request, sequence, receive, packets, unacked: packets + u32::from(asks) });
+    }
+
+    fn stream(&mut self, id: StreamId) -> &mut OutStream {
+        if self.streams.len() <= id.index() {
+            self.streams.resize_with(id.index() + 1, OutStream::default);
+        }
+        &mut self.streams[id.index()]
+    }
+
+    fn get(&self, message: u32) -> Option<&OutMessage> {
+        self.messages.get(message.wrapping_sub(self.base) as usize).filter(|m| m.packets > 0)
     }
 
     /// Payload bytes not sent for the first time yet.
@@ -93,7 +202,8 @@ impl Outbox {
         let message = self.messages.get((number - self.base) as usize)?;
         let piece = Piece { message: number, packet };
         self.cursor = if packet + 1 < message.packets { (number, packet + 1) } else { (number + 1, 0) };
-        self.unsent -= u64::from(self.payload_len(message, packet));
+        self.unsent -= u64::from(message.payload_len(packet, self.mtu));
+        self.skip_failed();
         Some(piece)
     }
 
@@ -102,9 +212,10 @@ impl Outbox {
         self.unsent -= u64::from(bytes);
     }
 
-    /// Length of the next unsent piece, 0 if there is none.
-    pub fn next_len(&self) -> u32 {
-        self.messages.get((self.cursor.0 - self.base) as usize).map_or(0, |m| self.payload_len(m, self.cursor.1))
+    /// Whether there is a piece never sent before.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.cursor.0 - self.base < self.messages.len() as u32
     }
 
     /// Hints the processor at the message that [`Outbox::next_piece`] will cut.
@@ -113,7 +224,27 @@ impl Outbox {
         self.messages.get((self.cursor.0 - self.base) as usize).map(prefetch).unwrap_or_default();
     }
 
-    /// What the packet for `piece` carries.
+    /// What the packet for `piece` carries; `None` if its message has failed.
+    pub fn cargo(&self, piece: Piece) -> Option<Cargo> {
+        let message = self.get(piece.message)?;
+        if !message.request.opcode.is_request() {
+            return Some(Cargo::Data(self.segment(piece), message.request.imm));
+        }
+        let WorkRequest { opcode, stream, len, remote, rkey, fence, operands, .. } = message.request;
+        let operands = if opcode == Opcode::Read { [len, 0] } else { operands };
+        Some(Cargo::Request(Request {
+            address: remote,
+            operands,
+            message: message.sequence,
+            rkey,
+            stream,
+            opcode,
+            fence,
+            backlog: 0,
+        }))
+    }
+
+    /// The segment of a piece of an open message with payload.
     pub fn segment(&self, piece: Piece) -> Segment {
         let message = &self.messages[(piece.message - self.base) as usize];
         let request = &message.request;
@@ -124,7 +255,8 @@ impl Outbox {
             message_len: request.len,
             message: message.sequence,
             packet: piece.packet,
-            len: self.payload_len(message, piece.packet),
+            len: message.payload_len(piece.packet, self.mtu) as u16,
+            backlog: 0,
             key: if request.opcode == Opcode::Send { message.receive } else { request.rkey.0 },
             tag: request.wr_id,
             stream: request.stream,
@@ -137,26 +269,106 @@ impl Outbox {
         piece.packet + 1 == self.messages[(piece.message - self.base) as usize].packets
     }
 
-    /// One packet of `message` is acknowledged, for the first time. Calls `complete` with the
-    /// request of every message that is thereby completed, in stream order.
-    pub fn acknowledge(&mut self, message: u32, mut complete: impl FnMut(u32)) {
-        let index = (message - self.base) as usize;
-        self.messages[index].unacked -= 1;
-        if self.messages[index].unacked > 0 {
-            return;
+    /// One packet of `message` is acknowledged, for the first time. Calls `complete` with every
+    /// request that is thereby completed, in stream order.
+    pub fn acknowledge(&mut self, message: u32, mut complete: impl FnMut(Ended, CompletionStatus)) {
+        let index = message.wrapping_sub(self.base) as usize;
+        let Some(entry) = self.messages.get_mut(index).filter(|m| m.packets > 0) else { return };
+        entry.unacked -= 1;
+        if entry.unacked == 0 {
+            let (opcode, stream) = (entry.request.opcode, entry.request.stream);
+            if opcode != Opcode::Response {
+                self.complete(stream, &mut complete);
+            }
+            self.shed();
         }
-        let stream = &mut self.streams[self.messages[index].request.stream.index()];
+    }
+
+    fn complete(&mut self, id: StreamId, complete: &mut impl FnMut(Ended, CompletionStatus)) {
+        let stream = &mut self.streams[id.index()];
         while let Some(&first) = stream.open.front() {
             let candidate = &self.messages[(first - self.base) as usize];
             if candidate.unacked > 0 {
-                break;
+                return;
             }
-            complete(candidate.request.wr_id);
+            let status = match stream.failed {
+                Some((at, why)) if first == at => why,
+                Some((at, _)) if first > at => CompletionStatus::Flushed,
+                _ => CompletionStatus::Success,
+            };
+            complete(Ended::of(&candidate.request), status);
             stream.open.pop_front();
         }
+        if stream.failed.is_some() {
+            stream.held.drain(..).for_each(|request| complete(Ended::of(&request), CompletionStatus::Flushed));
+        }
+    }
+
+    /// Forgets messages at the front that are over.
+    fn shed(&mut self) {
         while self.messages.front().is_some_and(|m| m.unacked == 0) {
             self.messages.pop_front();
             self.base += 1;
+        }
+        if self.cursor.0 < self.base {
+            self.cursor = (self.base, 0);
+        }
+    }
+
+    /// Moves the cursor past messages that have failed.
+    fn skip_failed(&mut self) {
+        while self.messages.get((self.cursor.0 - self.base) as usize).is_some_and(|m| m.packets == 0) {
+            self.cursor = (self.cursor.0 + 1, 0);
+        }
+    }
+
+    /// A packet of an answer has arrived from `src`. Calls `complete` as [`Outbox::acknowledge`] does.
+    /// Requests that waited for the answer may have been released: there is new work.
+    pub fn place_answer(
+        &mut self,
+        segment: &Segment,
+        src: HostId,
+        mut complete: impl FnMut(Ended, CompletionStatus),
+    ) -> Placed {
+        let mtu = u64::from(self.mtu);
+        let Some(stream) = self.streams.get_mut(segment.stream.index()) else { return Placed::Duplicate };
+        let Some(answer) = stream.asked.get_mut(&segment.key) else { return Placed::Duplicate };
+        if !answer.arrived.insert(segment.packet) {
+            return Placed::Duplicate;
+        }
+        answer.missing -= 1;
+        let (message, message_done) = (answer.message, answer.missing == 0);
+        if message_done {
+            stream.asked.remove(&segment.key);
+        }
+        let request = self.messages[(message - self.base) as usize].request;
+        let placement = Placement {
+            src,
+            source: segment.source,
+            value: request.opcode.is_atomic().then_some(segment.address),
+            address: request.local + u64::from(segment.packet) * mtu,
+            len: segment.len.into(),
+            tag: request.wr_id,
+            message_done,
+        };
+        if message_done {
+            self.acknowledge(message, &mut complete);
+            self.release(segment.stream);
+        }
+        Placed::Fresh(placement)
+    }
+
+    /// Numbers what need not wait any more.
+    fn release(&mut self, id: StreamId) {
+        loop {
+            let stream = &mut self.streams[id.index()];
+            match stream.held.front() {
+                Some(request) if stream.failed.is_none() && !stream.must_wait(request) => {}
+                _ => return,
+            }
+            if let Some(request) = stream.held.pop_front() {
+                self.number(request);
+            }
         }
     }
 
@@ -165,21 +377,66 @@ impl Outbox {
         self.messages.is_empty()
     }
 
-    /// Whether packets of `message` may still be waited for.
+    /// Whether `message` is still being sent: not over, and its stream has not failed.
+    #[inline]
     pub fn is_open(&self, message: u32) -> bool {
-        message >= self.base
+        self.get(message).is_some()
+    }
+
+    /// The peer refused `message` for good: it and all later ones of its stream end, in order, after
+    /// those before it.
+    pub fn refuse(&mut self, message: u32, why: CompletionStatus, mut complete: impl FnMut(Ended, CompletionStatus)) {
+        let Some(&OutMessage { request, sequence, .. }) = self.get(message) else { return };
+        let stream = &mut self.streams[request.stream.index()];
+        if request.opcode == Opcode::Response || stream.failed.is_some_and(|(first, _)| first < message) {
+            return;
+        }
+        stream.failed = Some((message, why));
+        stream.asked.retain(|&number, _| number < sequence);
+        let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
+        for number in over {
+            self.unsent -= self.unsent_of(number);
+            let entry = &mut self.messages[(number - self.base) as usize];
+            (entry.packets, entry.unacked) = (0, 0);
+        }
+        self.flush(request.stream, &mut complete);
+        self.shed();
+        self.skip_failed();
+    }
+
+    /// Reports what can be said of a stream that has failed.
+    pub fn flush(&mut self, stream: StreamId, complete: &mut impl FnMut(Ended, CompletionStatus)) {
+        if self.stream(stream).failed.is_some() {
+            self.complete(stream, complete);
+        }
+    }
+
+    fn unsent_of(&self, number: u32) -> u64 {
+        let message = &self.messages[(number - self.base) as usize];
+        let sent = match number.cmp(&self.cursor.0) {
+            _ if message.packets == 0 || message.request.opcode.is_request() => return 0,
+            std::cmp::Ordering::Less => return 0,
+            std::cmp::Ordering::Equal => u64::from(self.cursor.1) * u64::from(self.mtu),
+            std::cmp::Ordering::Greater => 0,
+        };
+        message.request.len - sent.min(message.request.len)
     }
 
     /// Gives up: the requests that have not completed, in posting order per stream.
-    pub fn fail(&mut self) -> Vec<u32> {
+    pub fn fail(&mut self) -> Vec<Ended> {
         let mut left: Vec<u32> = self.streams.iter_mut().flat_map(|s| s.open.drain(..)).collect();
         left.sort_unstable();
-        let requests = left.iter().map(|&n| self.messages[(n - self.base) as usize].request.wr_id).collect();
+        let open = left.iter().map(|&n| Ended::of(&self.messages[(n - self.base) as usize].request));
+        let mut ended: Vec<Ended> = open.collect();
+        for stream in &mut self.streams {
+            stream.asked.clear();
+            ended.extend(stream.held.drain(..).map(|request| Ended::of(&request)));
+        }
         self.base += self.messages.len() as u32;
         self.messages.clear();
         self.cursor = (self.base, 0);
         self.unsent = 0;
-        requests
+        ended
     }
 
     /// Bytes of posted messages that are not completely acknowledged, and the stream of the oldest.
@@ -187,10 +444,5 @@ impl Outbox {
         let mut open = self.messages.iter().filter(|m| m.unacked > 0).peekable();
         let stream = open.peek()?.request.stream;
         Some((stream, open.map(|m| (u64::from(m.unacked) * u64::from(self.mtu)).min(m.request.len)).sum()))
-    }
-
-    fn payload_len(&self, message: &OutMessage, packet: u32) -> u32 {
-        let left = message.request.len - u64::from(packet) * u64::from(self.mtu);
-        left.min(u64::from(self.mtu)) as u32
     }
 }

@@ -2,26 +2,37 @@
 //! registered memory. Addresses are offsets in a registered region; the bytes themselves live
 //! outside the protocol (a [`Placement`] says what to copy where).
 
-use metaroce_wire::{ConnId, HostId, Opcode, Rkey, StreamId};
+use metaroce_wire::{ConnId, HostId, Opcode, Request, Rkey, StreamId};
 use thiserror::Error;
 
-/// A request to transfer one message.
-#[derive(Clone, Copy, Debug)]
+use crate::outbox::Ended;
+
+/// A request to transfer one message, or to fetch one.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct WorkRequest {
     /// Name given back by the completion.
     pub wr_id: u32,
-    /// Write or Send.
+    /// Any but `Response` and `Probe`.
     pub opcode: Opcode,
     /// Ordered stream of the connection.
     pub stream: StreamId,
-    /// Offset of the source in local registered memory.
+    /// Offset in local registered memory: of what is sent, or of where the answer goes.
     pub local: u64,
-    /// Bytes, at least 1.
+    /// Bytes; 8 for an atomic, 0 for a flush.
     pub len: u64,
-    /// Write: offset in the peer's region. Send: unused.
+    /// Offset in the peer's region. Send and Flush: unused.
     pub remote: u64,
-    /// Write: key of the peer's region. Send: unused.
+    /// Key of the peer's region. Send and Flush: unused.
     pub rkey: Rkey,
+    /// WriteImm: handed to the peer with the completion of its receive.
+    pub imm: u32,
+    /// CompareSwap: compare, swap. FetchAdd: addend.
+    pub operands: [u64; 2],
+    /// Starts only when all earlier Reads and atomics of the stream are answered; a fenced Read also
+    /// sees all earlier Writes.
+    pub fence: bool,
+    /// No completion if it succeeds.
+    pub unsignaled: bool,
 }
 
 /// A posted receive: where the next Send of a stream lands.
@@ -40,9 +51,9 @@ pub struct ReceiveRequest {
 /// What a completion reports on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionKind {
-    /// A Write or Send, acknowledged as a whole.
+    /// A work request: acknowledged as a whole, and answered if it asked for something.
     Sent,
-    /// A Send that has arrived as a whole, and all earlier messages of its stream too.
+    /// A receive: its message has arrived as a whole, and all earlier messages of its stream too.
     Received,
 }
 
@@ -53,10 +64,16 @@ pub enum CompletionStatus {
     Success,
     /// The peer stopped answering: retries exhausted.
     RetryExceeded,
-    /// An earlier request of the connection failed.
+    /// The peer posted no receive for too long.
+    RnrRetryExceeded,
+    /// An earlier request of the stream or the connection failed.
     Flushed,
-    /// The message does not fit the memory it names.
+    /// The peer refused the key, the range or the permission.
     AccessError,
+    /// The message does not fit the memory it names.
+    LengthError,
+    /// The stream or connection has failed at the peer.
+    PeerFailed,
 }
 
 /// One work request has ended. Per stream in the order of posting.
@@ -66,27 +83,74 @@ pub struct Completion {
     pub wr_id: u32,
     /// Connection.
     pub connection: ConnId,
+    /// Stream.
+    pub stream: StreamId,
     /// Sent or received.
     pub kind: CompletionKind,
     /// How it ended.
     pub status: CompletionStatus,
+    /// Payload bytes of the message.
+    pub bytes: u64,
+    /// Immediate data that came with it.
+    pub imm: Option<u32>,
 }
 
-/// Payload that has arrived and is to be copied: from the sender's registered memory to ours.
+impl Completion {
+    /// A work request has ended.
+    pub(crate) const fn of_request(connection: ConnId, ended: &Ended, status: CompletionStatus) -> Completion {
+        let Ended { wr_id, bytes, stream, .. } = *ended;
+        Completion { wr_id, connection, stream, kind: CompletionKind::Sent, status, bytes, imm: None }
+    }
+
+    /// A receive has ended without a message.
+    pub(crate) const fn of_receive(
+        connection: ConnId,
+        request: &ReceiveRequest,
+        status: CompletionStatus,
+    ) -> Completion {
+        let ReceiveRequest { wr_id, stream, .. } = *request;
+        Completion { wr_id, connection, stream, kind: CompletionKind::Received, status, bytes: 0, imm: None }
+    }
+}
+
+/// Payload that has arrived and is to be written to our memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     /// Host whose memory holds the bytes.
     pub src: HostId,
     /// Offset there.
     pub source: u64,
+    /// Instead of bytes of the peer: what an atomic found, little-endian.
+    pub value: Option<u64>,
     /// Offset in our memory.
     pub address: u64,
     /// Bytes.
     pub len: u32,
-    /// Tag of the message at the sender.
+    /// Tag of the message at the one who asked for it.
     pub tag: u32,
     /// This was the last missing piece of the message.
     pub message_done: bool,
+}
+
+/// An atomic of a peer that is to be executed on our memory, now and once.
+#[derive(Clone, Copy, Debug)]
+pub struct Atomic {
+    /// Connection that it came by.
+    pub connection: ConnId,
+    /// The request; its address is that of our memory.
+    pub request: Request,
+}
+
+impl Atomic {
+    /// What stands there afterwards, if `before` stands there now.
+    pub const fn apply(&self, before: u64) -> u64 {
+        let [first, second] = self.request.operands;
+        match self.request.opcode {
+            Opcode::FetchAdd => before.wrapping_add(first),
+            _ if before == first => second,
+            _ => before,
+        }
+    }
 }
 
 /// Why a request was not taken.
@@ -95,9 +159,15 @@ pub enum PostError {
     /// No such connection.
     #[error("connection {0} does not exist")]
     UnknownConnection(u32),
-    /// Nothing to transfer.
-    #[error("len: a message has at least 1 byte")]
+    /// Nothing to transfer: only Send, WriteImm and Flush may be empty.
+    #[error("len: 0 is not allowed; allowed: at least 1 byte")]
     Empty,
+    /// The transport has no such operation.
+    #[error("opcode: {0:?} is not an operation of this transport")]
+    Unsupported(Opcode),
+    /// Atomics are 8 bytes.
+    #[error("len: {0} bytes is not allowed for an atomic; allowed: 8")]
+    AtomicLength(u64),
     /// The local range is not registered.
     #[error("local: range {offset}+{len} lies outside the {registered} registered bytes")]
     LocalRange {
@@ -108,39 +178,77 @@ pub enum PostError {
         /// Size of the region.
         registered: u64,
     },
+    /// A connection needs a plane.
+    #[error("plane: {0} is not allowed; allowed: a plane of the host, as long as another one stays in use")]
+    NoPlaneLeft(u8),
     /// The connection has failed before.
     #[error("connection {0} is in the error state")]
     Failed(u32),
 }
 
+/// What peers may do with a region. The owner may do everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(u8);
+
+impl Access {
+    /// Nothing: for local use.
+    pub const LOCAL: Access = Access(0);
+    /// Write to it.
+    pub const WRITE: Access = Access(1);
+    /// Read it.
+    pub const READ: Access = Access(2);
+    /// Atomics on it.
+    pub const ATOMIC: Access = Access(4);
+    /// All of it.
+    pub const ALL: Access = Access(7);
+
+    /// Both permissions.
+    #[must_use]
+    pub const fn and(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+
+    const fn allows(self, what: Access) -> bool {
+        self.0 & what.0 == what.0
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    base: u64,
+    len: u64,
+    access: Access,
+}
+
 /// Registered memory of an endpoint: regions of one flat address space, checked per packet (F1).
 #[derive(Clone, Debug, Default)]
 pub struct Regions {
-    ranges: Vec<(u64, u64)>,
+    regions: Vec<Region>,
 }
 
 impl Regions {
     /// Registers `[offset, offset + len)` and names it.
-    pub fn register(&mut self, offset: u64, len: u64) -> Rkey {
-        self.ranges.push((offset, len));
-        Rkey(self.ranges.len() as u32 - 1)
+    pub fn register(&mut self, offset: u64, len: u64, access: Access) -> Rkey {
+        self.regions.push(Region { base: offset, len, access });
+        Rkey(self.regions.len() as u32 - 1)
     }
 
-    /// The address of `[offset, offset + len)` of region `rkey`, if all of it is inside.
-    pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64) -> Option<u64> {
-        let &(base, size) = self.ranges.get(rkey.index())?;
-        (offset <= size && len <= size - offset).then(|| base + offset)
+    /// The address of `[offset, offset + len)` of region `rkey`, if all of it is inside and peers may
+    /// do `what` there.
+    pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64, what: Access) -> Option<u64> {
+        let region = self.regions.get(rkey.index())?;
+        let inside = offset <= region.len && len <= region.len - offset;
+        (inside && region.access.allows(what)).then(|| region.base + offset)
     }
 
     /// Whether the address range lies in a registered region.
     pub fn covers(&self, address: u64, len: u64) -> bool {
-        self.ranges
-            .iter()
-            .any(|&(base, size)| address >= base && address - base <= size && len <= size - (address - base))
+        let inside = |r: &Region| address >= r.base && address - r.base <= r.len && len <= r.len - (address - r.base);
+        self.regions.iter().any(inside)
     }
 
     /// Bytes registered in all.
     pub fn registered(&self) -> u64 {
-        self.ranges.iter().map(|&(_, len)| len).sum()
+        self.regions.iter().map(|r| r.len).sum()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use metaroce_proto::{CompletionKind, CompletionStatus, MetaRoceConfig, WorkRequest};
-use metaroce_wire::{PlaneId, Rate, RateHint, Rkey, StreamId, Time, lengths};
+use metaroce_wire::{PlaneId, Rate, RateHint, Rkey, Sending, StreamId, Time, lengths};
 
 use pair::schedule::draws;
 use pair::sprayed::{
@@ -30,12 +30,17 @@ fn a_gap_resends_exactly_that_packet_on_the_path_that_lost_it_at_once() {
     let [(first_at, first), (again_at, again)] = copies[..] else {
         panic!("{} copies of the lost packet", copies.len());
     };
-    assert_eq!(sent.iter().filter(|(_, data)| data.resent).count(), 1, "nothing else is sent again");
-    assert_eq!(again.path, first.path);
-    assert!(again.pps > first.pps, "a new number, so that its own loss would be a gap again");
+    assert_eq!(
+        sent.iter().filter(|(_, data)| data.header.sending == Sending::Again).count(),
+        1,
+        "nothing else is sent again"
+    );
+    assert_eq!(again.header.path, first.header.path);
+    assert!(again.header.pps > first.header.pps, "a new number, so that its own loss would be a gap again");
     // The path's next packet shows the gap; its acknowledgement starts the resend, which waits for
     // the packet on the wire at most.
-    let next = sent.iter().find(|(_, data)| data.path == first.path && data.pps == first.pps + 1);
+    let next =
+        sent.iter().find(|(_, data)| data.header.path == first.header.path && data.header.pps == first.header.pps + 1);
     let shown_at = next.expect("the path goes on").0 + pair.wire(lengths::mr_data(4096)) + DELAY;
     let known_at = shown_at + pair.wire(lengths::mr_ack(1)) + DELAY;
     assert!(*again_at >= known_at, "{again_at} is before the gap was known at {known_at}, sent {first_at}");
@@ -52,7 +57,8 @@ fn every_lost_packet_of_a_burst_is_resent_once() {
     pair.fate(lose(|data| (40..46).contains(&data.segment.packet) || data.segment.packet == 48, 1));
     pair.post(0, write(1, 0, 0, 200 * MTU));
     pair.run();
-    let again: Vec<u32> = sent(&pair).iter().filter(|(_, d)| d.resent).map(|(_, d)| d.segment.packet).collect();
+    let again: Vec<u32> =
+        sent(&pair).iter().filter(|(_, d)| d.header.sending == Sending::Again).map(|(_, d)| d.segment.packet).collect();
     assert_eq!(again, (40..46).chain([48]).collect::<Vec<_>>());
     assert_eq!((totals(&pair).timer_detections, totals(&pair).duplicates), (0, 0));
 }
@@ -77,10 +83,11 @@ fn a_lost_last_packet_recovers_without_a_new_post() {
 #[test]
 fn a_lost_last_acknowledgement_recovers_without_a_second_placement() {
     let mut pair = single();
-    let mut acks = 0;
+    let mut losses = 3;
     pair.fate(move |packet| {
-        acks += u32::from(ack(packet).is_some());
-        if ack(packet).is_some() && (20..23).contains(&acks) { Fate::Lost } else { Fate::Arrives }
+        let lost = losses > 0 && ack(packet).is_some_and(|ack| ack.max_pps >= 19);
+        losses -= u32::from(lost);
+        if lost { Fate::Lost } else { Fate::Arrives }
     });
     pair.post_receive(1, receive(9, 0, 0, 20 * MTU));
     pair.post(0, send(1, 0, 0, 20 * MTU));
@@ -133,7 +140,7 @@ fn loss_alone_cuts_no_window() {
         for plane in 0..2 {
             let of_plane = pair.log.iter().filter(|(_, p)| p.envelope.plane == PlaneId(plane));
             let starts: Vec<(Time, bool)> =
-                of_plane.filter_map(|(at, p)| data(p).map(|d| (*at, d.demand > 0))).collect();
+                of_plane.filter_map(|(at, p)| data(p).map(|d| (*at, d.segment.backlog > 0))).collect();
             let busy: Vec<Time> = starts.iter().filter(|(at, more)| *at > RTT && *more).map(|(at, _)| *at).collect();
             let span = busy[busy.len() - 1].since(busy[0]);
             let needed = pair.wire(lengths::mr_data(4096) * (busy.len() as u32 - 1));
@@ -288,8 +295,9 @@ fn most_in_flight(pair: &Pair, delay: Time) -> (i64, i64) {
 fn the_window_is_small_before_the_first_hint_and_the_granted_share_after_it() {
     for target in [50, 25, 10] {
         // A part of the inbound rate and no headroom, so that the window is what limits.
+        let (hint_target_percent, hint_headroom_percent, ack_every) = (target, 0, 1);
         let config =
-            MetaRoceConfig { hint_target_percent: target, hint_headroom_percent: 0, ..MetaRoceConfig::default() };
+            MetaRoceConfig { hint_target_percent, hint_headroom_percent, ack_every, ..MetaRoceConfig::default() };
         let mut pair = pair_with(&config, 1, DELAY);
         pair.post(0, write(1, 0, 0, 2000 * MTU));
         pair.run();

@@ -81,7 +81,7 @@ fn probes_revive_the_paths_of_a_plane_that_returns() {
 fn one_dead_path_takes_no_other_path_down() {
     let mut pair = pair(1);
     pair.fate(|packet| match data(packet) {
-        Some(data) if data.path == 3 && data.epoch == 0 && data.sent_at > Time::from_us(20) => Fate::Lost,
+        Some(data) if data.header.path == 3 && data.header.epoch == 0 && data.header.pps > 5 => Fate::Lost,
         _ => Fate::Arrives,
     });
     post_all(&mut pair, 20);
@@ -91,7 +91,7 @@ fn one_dead_path_takes_no_other_path_down() {
     let entropies: Vec<u16> = pair
         .log
         .iter()
-        .filter_map(|(_, p)| data(p).filter(|d| d.path == 3).map(|d| (d.epoch, p.envelope.entropy)))
+        .filter_map(|(_, p)| data(p).filter(|d| d.header.path == 3).map(|d| (d.header.epoch, p.envelope.entropy)))
         .fold(Vec::new(), |mut seen, (epoch, entropy)| {
             seen.resize(usize::from(epoch) + 1, entropy);
             seen
@@ -223,8 +223,8 @@ proptest! {
         let mut last = std::collections::BTreeMap::new();
         for (_, packet) in &pair.log {
             if let Body::MrData(data) = &packet.body {
-                let seen = last.insert((packet.envelope.src, data.path), (data.epoch, data.pps));
-                prop_assert!(seen.is_none_or(|seen| seen < (data.epoch, data.pps)));
+                let seen = last.insert((packet.envelope.src, data.header.path), (data.header.epoch, data.header.pps));
+                prop_assert!(seen.is_none_or(|seen| seen < (data.header.epoch, data.header.pps)));
             }
         }
     }

@@ -34,7 +34,7 @@ fn pair(config: &RoceConfig, planes: usize) -> Pair {
 }
 
 fn write(wr_id: u32, at: u64, len: u64) -> WorkRequest {
-    WorkRequest { wr_id, opcode: Opcode::Write, stream: StreamId(0), local: at, len, remote: at, rkey: Rkey(0) }
+    WorkRequest { wr_id, local: at, len, remote: at, ..WorkRequest::default() }
 }
 
 fn send(wr_id: u32, stream: u16, at: u64, len: u64) -> WorkRequest {

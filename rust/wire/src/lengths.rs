@@ -2,7 +2,7 @@
 //!
 //! Layers: preamble 8 + gap 12, Ethernet 14 + FCS 4, IPv4 20, UDP 8. RoCEv2 adds BTH 12, RETH 16 in
 //! the first packet of a Write, AETH 4 in an ACK, iCRC 4 (IBTA). The MetaRoCE-style header lengths
-//! are *ours*: base 16, data 16, address 12, acknowledgement 28 + 8 a SACK word, CRC32C 4.
+//! are *ours*: base 16 and serial 4, data 16, address 12, acknowledgement 32 + 8 a SACK word, CRC32C 4.
 
 /// Preamble, start delimiter and minimum gap between frames.
 pub const GAP: u32 = 20;
@@ -13,12 +13,17 @@ pub const MIN_FRAME: u32 = 64;
 
 /// MetaRoCE-style data packet around `payload` bytes.
 pub const fn mr_data(payload: u32) -> u32 {
-    on_wire(16 + 16 + 12 + 4 + payload)
+    on_wire(20 + 16 + 12 + 4 + payload)
+}
+
+/// MetaRoCE-style Read, atomic or flush request: an address part and two operands.
+pub const fn mr_request() -> u32 {
+    on_wire(20 + 16 + 12 + 16 + 4)
 }
 
 /// MetaRoCE-style acknowledgement with `words` SACK words of 64 bits.
 pub const fn mr_ack(words: u32) -> u32 {
-    on_wire(16 + 28 + 8 * words + 4)
+    on_wire(16 + 32 + 8 * words + 4)
 }
 
 /// MetaRoCE-style probe or its reply.
@@ -52,9 +57,9 @@ mod tests {
 
     #[test]
     fn lengths_are_the_sums_of_their_layers() {
-        assert_eq!(mr_data(4096), 20 + 46 + 48 + 4096);
-        assert_eq!(mr_ack(0), 20 + 46 + 48);
-        assert_eq!(mr_ack(4), 20 + 46 + 80);
+        assert_eq!(mr_data(4096), 20 + 46 + 52 + 4096);
+        assert_eq!(mr_ack(0), 20 + 46 + 52);
+        assert_eq!(mr_ack(4), 20 + 46 + 84);
         assert_eq!(roce_data(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!(roce_data(4096, true), 20 + 46 + 32 + 4096);
         assert_eq!(roce_ack(), 20 + 66);

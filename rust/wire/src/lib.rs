@@ -14,8 +14,8 @@ pub mod units;
 pub use hint::RateHint;
 pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
 pub use packet::{
-    Arrival, Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, Opcode, Packet, RoceAck, RoceAckKind, RoceData,
-    Segment,
+    Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, MrRequest, Opcode, Packet, PathHeader, Request, RoceAck,
+    RoceAckKind, RoceData, Segment, Sending, Verdict,
 };
 pub use prefetch::prefetch;
-pub use units::{Bytes, Rate, Time};
+pub use units::{Bytes, Rate, Stamp, Time};

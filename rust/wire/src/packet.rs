@@ -6,7 +6,7 @@
 
 use crate::hint::RateHint;
 use crate::ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
-use crate::units::Time;
+use crate::units::{Stamp, Time};
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +78,8 @@ pub enum Class {
 pub enum Body {
     /// MetaRoCE-style data.
     MrData(MrData),
+    /// MetaRoCE-style request without payload: Read, atomic, flush, tail probe.
+    MrRequest(MrRequest),
     /// MetaRoCE-style acknowledgement of one path.
     MrAck(MrAck),
     /// Asks whether a path delivers.
@@ -92,39 +94,74 @@ pub enum Body {
     RoceCnp(Cnp),
 }
 
-/// The operation that a segment is part of.
+/// The operation that a packet is part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Opcode {
-    /// One-sided: the packet carries its address.
+    /// One-sided: every packet carries its address (F2).
     #[default]
     Write,
-    /// Two-sided: the packet carries the index of the posted receive.
+    /// A Write that also completes a posted receive and hands over 32 bits.
+    WriteImm,
+    /// Two-sided: every packet carries the index of the posted receive (F2).
     Send,
+    /// Fetches from the peer's memory.
+    Read,
+    /// Replaces 8 bytes of the peer's memory where they equal an operand; fetches what was there.
+    CompareSwap,
+    /// Adds to 8 bytes of the peer's memory; fetches what was there.
+    FetchAdd,
+    /// Answered when all earlier messages of the stream are placed.
+    Flush,
+    /// The answer to one of the four before.
+    Response,
+    /// Nothing but a number on its path, which makes gaps before it visible.
+    Probe,
+}
+
+impl Opcode {
+    /// Whether a message of this kind is one packet without payload, answered by a `Response`.
+    pub const fn is_request(self) -> bool {
+        matches!(self, Opcode::Read | Opcode::CompareSwap | Opcode::FetchAdd | Opcode::Flush)
+    }
+
+    /// Whether it changes 8 bytes of the peer's memory exactly once.
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    /// Whether the peer's posted receives are counted down by it.
+    pub const fn takes_receive(self) -> bool {
+        matches!(self, Opcode::Send | Opcode::WriteImm)
+    }
 }
 
 /// The piece of a message in a data packet, and where it belongs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
-    /// Write: address in the region of the message's first byte. Send: unused.
+    /// Write: address in the region of the message's first byte. Answer of an atomic: what was
+    /// there before. Else unused.
     pub address: u64,
     /// Address at the sender that this piece is read from; registered, so it may be read at
     /// delivery. Stands for the payload bytes.
     pub source: u64,
     /// Length of the whole message, bytes.
     pub message_len: u64,
-    /// Number of the message on its stream.
+    /// Number of the message on its stream; responses have a numbering of their own.
     pub message: u32,
     /// Offset of this piece in the message, in MTUs.
     pub packet: u32,
-    /// Payload bytes in this packet.
-    pub len: u32,
-    /// Write: remote key. Send: index of the posted receive on the stream.
+    /// Write: remote key. Send: index of the posted receive on the stream. Response: number of the
+    /// request on the stream.
     pub key: u32,
     /// Name of the work request at the sender; not on the wire, for records only.
     pub tag: u32,
+    /// Payload bytes in this packet.
+    pub len: u16,
+    /// What the sender has not sent yet on this connection, in MTUs, saturating: input of the rate hint.
+    pub backlog: u16,
     /// Ordered stream.
     pub stream: StreamId,
-    /// Write or Send.
+    /// Write, WriteImm, Send or Response.
     pub opcode: Opcode,
 }
 
@@ -135,34 +172,104 @@ impl Segment {
     }
 }
 
-/// MetaRoCE-style data packet: a segment on a path with the path's own sequence number (F6).
-#[derive(Clone, Copy, Debug)]
-pub struct MrData {
-    /// Piece of message.
-    pub segment: Segment,
-    /// Sending time, echoed by the acknowledgement.
-    pub sent_at: Time,
+/// A message that asks for an answer, as it is in its only packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request {
+    /// Address in the peer's region.
+    pub address: u64,
+    /// Read: bytes wanted. CompareSwap: compare, swap. FetchAdd: addend.
+    pub operands: [u64; 2],
+    /// Number of the message on its stream.
+    pub message: u32,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// As in a [`Segment`].
+    pub backlog: u16,
+    /// Ordered stream.
+    pub stream: StreamId,
+    /// Read, CompareSwap, FetchAdd, Flush or Probe.
+    pub opcode: Opcode,
+    /// Executed only when all earlier messages of the stream are placed; atomics always are.
+    pub fence: bool,
+}
+
+/// How a packet leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sending {
+    /// For the first time.
+    #[default]
+    First,
+    /// For the first time, and the sender has nothing to send after it for now: acknowledge at once.
+    FirstAsking,
+    /// Again; acknowledge at once.
+    Again,
+}
+
+/// What data and requests share: the path and their place in its sequence (F6).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PathHeader {
     /// Connection at the receiver.
     pub connection: ConnId,
-    /// Sequence number on (path, epoch).
+    /// Sequence number on (path, epoch); every packet has a new one, resent or not.
     pub pps: u32,
-    /// Sender's unsent backlog on this connection, bytes, saturating: input of the rate hint.
-    pub demand: u32,
+    /// Number among all packets of the connection, in order of sending, whatever their path. Ours: lets
+    /// one acknowledgement cover packets of several paths, and what lost acknowledgements said.
+    pub serial: u32,
+    /// Sending time, echoed by the acknowledgement.
+    pub sent_at: Stamp,
     /// Path, as numbered by the sender.
     pub path: u16,
     /// Counts entropy changes of the path.
     pub epoch: u8,
-    /// This segment was sent before.
-    pub resent: bool,
+    /// First or again.
+    pub sending: Sending,
+}
+
+/// MetaRoCE-style data packet: a segment on a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrData {
+    /// Piece of message.
+    pub segment: Segment,
+    /// Immediate data of a WriteImm.
+    pub imm: u32,
+    /// Path and number there.
+    pub header: PathHeader,
+}
+
+/// MetaRoCE-style request packet: a request on a path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MrRequest {
+    /// What is asked.
+    pub request: Request,
+    /// Path and number there.
+    pub header: PathHeader,
+}
+
+/// What became of the packet that an acknowledgement answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Placed, now or before.
+    #[default]
+    Placed,
+    /// A Send without a posted receive: receiver not ready, try again later.
+    NotReady,
+    /// Key, range or permission refused: nothing was written, the stream fails.
+    AccessError,
+    /// Longer than its receive, or malformed: nothing was written, the stream fails.
+    LengthError,
+    /// The stream or connection has failed at the receiver.
+    PeerFailed,
+    /// A switch cut off its payload.
+    Trimmed,
 }
 
 /// MetaRoCE-style acknowledgement: the state of one path, anchored at its highest sequence number.
 #[derive(Clone, Copy, Debug)]
 pub struct MrAck {
-    /// Bit k: `max_pps - 1 - k` has arrived (F6: 256 bits).
-    pub sack: [u64; 4],
+    /// Bit k: `max_pps - 1 - k` was placed (F6: 256 bits).
+    pub sack: [u32; 8],
     /// Sending time of the packet that caused this acknowledgement.
-    pub echo: Time,
+    pub echo: Stamp,
     /// Connection at the data sender.
     pub connection: ConnId,
     /// Highest sequence number seen on (path, epoch).
@@ -175,36 +282,13 @@ pub struct MrAck {
     pub path: u16,
     /// Its epoch.
     pub epoch: u8,
-    /// What the acknowledgement before this one, of whatever path, said had arrived: a lost
-    /// acknowledgement is covered by the next one of the connection. Ours. Its number,
-    pub previous_pps: u32,
-    /// path,
-    pub previous_path: u16,
-    /// and epoch. See [`MrAck::previous`].
-    pub previous_epoch: u8,
-}
-
-impl MrAck {
-    /// What the acknowledgement before this one told of.
-    pub const fn previous(&self) -> Arrival {
-        Arrival { pps: self.previous_pps, path: self.previous_path, epoch: self.previous_epoch }
-    }
-}
-
-/// One packet of a path that has arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// Its number.
-    pub pps: u32,
-    /// Path; `u16::MAX` where there is none to tell of.
-    pub path: u16,
-    /// Epoch of the path.
-    pub epoch: u8,
-}
-
-impl Arrival {
-    /// Nothing to tell.
-    pub const NONE: Arrival = Arrival { pps: 0, path: u16::MAX, epoch: 0 };
+    /// What became of `max_pps`. Not `Placed` makes this a negative acknowledgement; `max_pps` is
+    /// then a hole in what later acknowledgements say, so that losing this one is harmless.
+    pub verdict: Verdict,
+    /// Highest serial placed on the connection, and in bit k whether `serial - 1 - k` was placed. Ours.
+    pub serial: u32,
+    /// The 64 serials before it; low word first.
+    pub serials: [u32; 2],
 }
 
 /// MetaRoCE-style probe of a path.

@@ -46,6 +46,25 @@ impl Time {
     }
 }
 
+/// An instant as packets carry it: 32 bits of 2¹⁰ ps, about a nanosecond, so it wraps after 4.4 s.
+/// Ours; a round trip must be shorter than that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(u32);
+
+impl Stamp {
+    const SHIFT: u32 = 10;
+
+    /// The stamp of `now`.
+    pub const fn of(now: Time) -> Stamp {
+        Stamp((now.0 >> Stamp::SHIFT) as u32)
+    }
+
+    /// Time from this stamp to `now`.
+    pub const fn until(self, now: Time) -> Time {
+        Time((Stamp::of(now).0.wrapping_sub(self.0) as u64) << Stamp::SHIFT)
+    }
+}
+
 impl Rate {
     /// Gigabits per second.
     pub const fn from_gbps(gbps: u64) -> Rate {
@@ -112,6 +131,14 @@ mod tests {
     fn a_byte_at_200_gbps_takes_40_ps() {
         assert_eq!(Rate::from_gbps(200).time_for(Bytes(1)), Time(40));
         assert_eq!(Rate::from_gbps(200).bytes_in(Time(40)), Bytes(1));
+    }
+
+    #[test]
+    fn stamps_measure_across_their_wrap() {
+        for at in [0, 1 << 41, (1 << 42) - 5_000_000] {
+            let span = Stamp::of(Time(at)).until(Time(at + 9_999_999));
+            assert!(span.0.abs_diff(9_999_999) <= 1 << 10, "{span} from {at}");
+        }
     }
 
     #[test]

@@ -4,10 +4,10 @@
 pub mod metaroce;
 pub mod rocev2;
 
-use metaroce_wire::{Body, ConnId, Envelope, HostId, Packet, PlaneId, StreamId, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, StreamId, Time};
 
 use crate::counters::Counters;
-use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+use crate::verbs::{Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// A connection that has not finished what was posted, for reports on stalled runs.
 #[derive(Clone, Debug)]
@@ -57,6 +57,23 @@ pub trait Transport {
     fn poll_timeout(&self) -> Time;
     /// The next completion.
     fn poll_completion(&mut self) -> Option<Completion>;
+    /// Whether work requests of this kind can be posted.
+    fn supports(&self, _opcode: Opcode) -> bool {
+        true
+    }
+    /// The next atomic to execute on our memory.
+    fn poll_atomic(&mut self) -> Option<Atomic> {
+        None
+    }
+    /// What an atomic found.
+    fn answer_atomic(&mut self, _atomic: &Atomic, _before: u64) {}
+    /// Takes a plane out of use for a connection, or back into it.
+    ///
+    /// # Errors
+    /// [`PostError`] where the transport has no choice of planes, or no plane would be left.
+    fn deny(&mut self, _now: Time, _connection: ConnId, plane: PlaneId, _denied: bool) -> Result<(), PostError> {
+        Err(PostError::NoPlaneLeft(plane.0))
+    }
     /// Bit p: port p may have something to send.
     fn ports_ready(&self) -> u32;
     /// Totals.
@@ -70,8 +87,9 @@ pub trait Transport {
     fn prefetch_port(&self, _plane: PlaneId, _stage: Stage) {}
 }
 
-/// One of the transports; not boxed, since that would cost a cache miss a packet.
+/// One of the transports.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss a packet, and hosts are few")]
 pub enum AnyTransport {
     /// MetaRoCE-style.
     MetaRoce(metaroce::MetaRoce),

@@ -9,7 +9,9 @@ pub mod sprayed;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use metaroce_proto::{Completion, CompletionKind, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest};
+use metaroce_proto::{
+    Access, Completion, CompletionKind, CompletionStatus, Endpoint, Placement, ReceiveRequest, WorkRequest,
+};
 use metaroce_wire::{Bytes, ConnId, Ecn, HostId, Packet, PlaneId, Rate, Time};
 
 /// Registered bytes of each end, at offset 0 with key 0.
@@ -54,7 +56,7 @@ pub struct Pair {
 impl Pair {
     pub fn new(mut ends: [Endpoint; 2], planes: usize, rate: Rate, delay: Time) -> Pair {
         for (end, peer) in ends.iter_mut().zip([1, 0]) {
-            end.register(0, MEMORY);
+            end.register(0, MEMORY, Access::ALL);
             let connection = end.connect(HostId(peer));
             end.bind(connection, ConnId(0));
         }

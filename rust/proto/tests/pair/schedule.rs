@@ -1,7 +1,7 @@
 //! Random schedules of messages, and what must hold of any of them under any loss.
 
 use metaroce_proto::{CompletionKind, ReceiveRequest, WorkRequest};
-use metaroce_wire::{Opcode, Rkey, StreamId, Time};
+use metaroce_wire::{Opcode, StreamId, Time};
 use proptest::prelude::*;
 
 use super::Pair;
@@ -32,7 +32,10 @@ pub fn post_schedule(pair: &mut Pair, messages: &[Message]) {
             pair.post_receive(1 - from, ReceiveRequest { wr_id, stream, local, len: m.len });
         }
         let opcode = if m.write { Opcode::Write } else { Opcode::Send };
-        pair.post(from, WorkRequest { wr_id, opcode, stream, local, len: m.len, remote: local, rkey: Rkey(0) });
+        pair.post(
+            from,
+            WorkRequest { wr_id, opcode, stream, local, len: m.len, remote: local, ..WorkRequest::default() },
+        );
         pair.run_until(Time(pair.now.0 + m.after * 1_000_000));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use metaroce_proto::{Counters, Endpoint, Environment, MetaRoceConfig, ReceiveRequest, TransportConfig, WorkRequest};
-use metaroce_wire::{Body, HostId, MrAck, MrData, Opcode, Packet, PlaneId, Rate, Rkey, StreamId, Time};
+use metaroce_wire::{Body, HostId, MrAck, MrData, Opcode, Packet, PlaneId, Rate, StreamId, Time};
 
 use super::{Fate, Pair};
 
@@ -31,7 +31,7 @@ pub fn single() -> Pair {
 }
 
 pub fn write(wr_id: u32, stream: u16, at: u64, len: u64) -> WorkRequest {
-    WorkRequest { wr_id, opcode: Opcode::Write, stream: StreamId(stream), local: at, len, remote: at, rkey: Rkey(0) }
+    WorkRequest { wr_id, stream: StreamId(stream), local: at, len, remote: at, ..WorkRequest::default() }
 }
 
 pub fn send(wr_id: u32, stream: u16, at: u64, len: u64) -> WorkRequest {

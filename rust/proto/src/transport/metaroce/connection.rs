@@ -3,25 +3,27 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{Arrival, ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
+use metaroce_wire::{ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
 
-use super::flight::{Flight, Order, Sent};
+use super::flight::{Flight, NIL, Order, Sent};
 use super::ledger::PathLedger;
 use super::path::{PathState, SendPath, Variation};
+use super::serials::Serials;
+use crate::config::{Entropies, MetaRoceConfig, Spray};
 use crate::inbox::Inbox;
 use crate::outbox::{Outbox, Piece};
 
 /// Most planes of a host.
 pub const MAX_PLANES: usize = 8;
 
-/// A lost piece goes back to the path that lost it this many times, then to any. Ours.
-const SAME_PATH_ATTEMPTS: u8 = 2;
+/// Multiplier of the hash that draws source ports.
+const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A piece that was declared lost.
+/// A piece to be sent on a path; one that was declared lost.
 #[derive(Clone, Copy, Debug)]
 pub struct Resend {
     pub piece: Piece,
-    /// Path that lost it.
+    /// Path that takes it, or lost it.
     pub path: u16,
     pub attempts: u8,
 }
@@ -41,6 +43,10 @@ pub struct Connection {
     pub peer: HostId,
     /// Number of this connection at the peer.
     pub remote: ConnId,
+    /// Picoseconds between packets, where the granted share asks for a pace; else 0. And when the
+    /// next may leave.
+    pub pace: u64,
+    pub paced_until: Time,
     /// [`Envelope::address_hash`] towards the peer.
     pub hash: u32,
     pub variation: Variation,
@@ -55,7 +61,12 @@ pub struct Connection {
     pub next_path: [u8; MAX_PLANES],
     /// Pieces in `resend` and `resend_anywhere`.
     pub lost: u32,
+    /// Paths out of use.
     pub paths_down: u16,
+    /// A port was refused for the pace alone.
+    pub held_back: bool,
+    /// Packets placed since the last acknowledgement.
+    pub untold: u8,
     /// Bit i of plane p: path i of the plane has room.
     pub open: [u64; MAX_PLANES],
     /// Payload bytes in flight in each plane, and the sum of the windows of its paths that are up.
@@ -65,18 +76,24 @@ pub struct Connection {
     pub all_windows: u32,
     /// All paths, plane by plane; none before the first message is posted.
     pub paths: Box<[SendPath]>,
+    /// What of ours is known to be placed.
+    pub landed: Serials,
     /// All sends, oldest first.
     pub order: Order,
     pub outbox: Outbox,
     /// One for each of the peer's paths; none before the first packet arrives.
     pub ledgers: Box<[PathLedger]>,
-    /// What the last acknowledgement told of.
-    pub told: Arrival,
+    /// What of the peer's packets was placed.
+    pub placed: Serials,
     pub inbox: Inbox,
     /// Lost pieces that leave on the path that lost them, by plane.
     pub resend: Box<[VecDeque<Resend>]>,
     /// Lost pieces that any path may take.
     pub resend_anywhere: VecDeque<Resend>,
+    /// Pieces that the receiver was not ready for, and when to send them again; in no order.
+    pub waiting: Vec<(Time, Resend)>,
+    /// Paths whose last acknowledgement was unmarked, oldest first, by plane; for `Spray::Recycled`.
+    pub recycled: Box<[VecDeque<u8>]>,
     /// What was unfinished when the connection failed.
     pub abandoned: Option<(StreamId, u64)>,
 }
@@ -114,16 +131,23 @@ impl Connection {
             blocked: 0,
             last_progress: Time::ZERO,
             armed: Time::NEVER,
-            order: Order::new(),
+            order: Order::default(),
             lost: 0,
-            open: [all_open; MAX_PLANES],
+            open: std::array::from_fn(|plane| if plane < shape.planes { all_open } else { 0 }),
             next_path: [(hash as usize % shape.paths_per_plane) as u8; MAX_PLANES],
             plane_in_flight: [0; MAX_PLANES],
             plane_window: [0; MAX_PLANES],
             all_windows: 0,
             paths: Box::default(),
             ledgers: Box::default(),
-            told: Arrival::NONE,
+            placed: Serials::NONE,
+            landed: Serials::NONE,
+            pace: 0,
+            paced_until: Time::ZERO,
+            held_back: false,
+            untold: 0,
+            waiting: Vec::new(),
+            recycled: Box::default(),
             resend: vec![VecDeque::new(); shape.planes].into(),
             resend_anywhere: VecDeque::new(),
             paths_down: 0,
@@ -133,26 +157,38 @@ impl Connection {
     }
 
     /// Makes the paths of a connection that is to send.
-    pub fn open_paths(&mut self, shape: &Shape) {
+    pub fn open_paths(&mut self, shape: &Shape, config: &MetaRoceConfig) {
         let hash = self.hash as u16;
         let path = |i: usize| {
-            // Consecutive ports within a plane: a fabric whose ECMP hash is linear in the port (CRC
-            // and XOR hashes are) maps them to distinct routes.
             let at = (i / shape.paths_per_plane, i % shape.paths_per_plane);
-            let entropy = 0xC000 | hash.wrapping_add(at.1 as u16) & 0x3FFF;
-            SendPath::new(at, entropy, shape.path_window, shape.base_rtt)
+            let port = match config.entropies {
+                Entropies::Consecutive => hash.wrapping_add(at.1 as u16),
+                Entropies::Hashed => (u64::from(self.hash) << 16 | i as u64).wrapping_mul(HASH).wrapping_shr(48) as u16,
+            };
+            let mut path = SendPath::new(at, 0xC000 | port & 0x3FFF, shape.path_window, shape.base_rtt);
+            if config.denied_planes.contains(&path.plane) {
+                path.state = PathState::Denied;
+            }
+            path
         };
         self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
         for plane in 0..shape.planes {
-            self.resize(plane, 0, shape.path_window * shape.paths_per_plane as u32);
+            if config.denied_planes.contains(&(plane as u8)) {
+                self.paths_down += shape.paths_per_plane as u16;
+                self.open[plane] = 0;
+            } else {
+                self.resize(plane, 0, shape.path_window * shape.paths_per_plane as u32);
+            }
+        }
+        if config.spray == Spray::Recycled {
+            self.recycled = vec![VecDeque::new(); shape.planes].into();
         }
     }
 
     /// Whether plane `plane` could send something if windows allow.
     #[inline]
     pub fn has_work(&self, plane: usize) -> bool {
-        self.outbox.next_len() > 0
-            || self.lost > 0 && !(self.resend[plane].is_empty() && self.resend_anywhere.is_empty())
+        self.outbox.has_unsent() || self.lost > 0 && !(self.resend[plane].is_empty() && self.resend_anywhere.is_empty())
     }
 
     /// Planes that were blocked and have room now.
@@ -190,9 +226,9 @@ impl Connection {
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
 
-    /// The next path of `plane` with room, round robin.
+    /// The path of `plane` that the next packet takes, if one has room.
     #[inline]
-    pub fn choose_path(&mut self, plane: usize, paths_per_plane: usize) -> Option<usize> {
+    pub fn choose_path(&mut self, plane: usize, paths_per_plane: usize, spray: Spray) -> Option<usize> {
         let mut open = self.open[plane];
         if open == 0 && self.in_flight == 0 {
             // All paths fell silent and nothing is in flight: one has to be tried.
@@ -202,10 +238,37 @@ impl Connection {
         if open == 0 || !self.has_share(plane) {
             return None;
         }
-        let ahead = open >> self.next_path[plane] << self.next_path[plane];
-        let index = if ahead != 0 { ahead } else { open }.trailing_zeros() as usize;
-        self.next_path[plane] = if index + 1 == paths_per_plane { 0 } else { index as u8 + 1 };
+        let index = match spray {
+            Spray::RoundRobin | Spray::Oblivious => None,
+            Spray::Weighted => self.emptiest(plane * paths_per_plane, open),
+            Spray::Recycled => self.recycle(plane, open),
+        };
+        let index = index.unwrap_or_else(|| {
+            let ahead = open >> self.next_path[plane] << self.next_path[plane];
+            let index = if ahead != 0 { ahead } else { open }.trailing_zeros() as usize;
+            self.next_path[plane] = if index + 1 == paths_per_plane { 0 } else { index as u8 + 1 };
+            index
+        });
         Some(plane * paths_per_plane + index)
+    }
+
+    /// Of the `open` paths from `first` on, the one with the smallest part of its window in use.
+    fn emptiest(&self, first: usize, open: u64) -> Option<usize> {
+        let used = |&index: &usize| {
+            let path = &self.paths[first + index];
+            (u64::from(path.in_flight) << 32).checked_div(u64::from(path.cwnd))
+        };
+        (0..64).filter(|index| open >> index & 1 == 1).min_by_key(used)
+    }
+
+    /// The oldest path that was acknowledged unmarked and has room.
+    fn recycle(&mut self, plane: usize, open: u64) -> Option<usize> {
+        while let Some(bit) = self.recycled[plane].pop_front() {
+            if open >> bit & 1 == 1 {
+                return Some(bit as usize);
+            }
+        }
+        None
     }
 
     /// Whether some path outside `plane` is in use.
@@ -215,21 +278,22 @@ impl Connection {
         self.paths.iter().enumerate().any(up)
     }
 
-    /// A packet of `plane` is lost: back to its path, or to any after too many attempts.
-    pub fn lose(&mut self, sent: &Sent, plane: usize) {
-        if sent.attempts >= SAME_PATH_ATTEMPTS {
+    /// A packet of `plane` is lost: back to its path, or to any after `same_path` attempts.
+    pub fn lose(&mut self, sent: &Sent, plane: usize, same_path: u32) {
+        if u32::from(sent.attempts) >= same_path {
             self.lose_to_any(sent);
-            return;
+        } else if self.outbox.is_open(sent.piece.message) {
+            self.lost += 1;
+            self.resend[plane].push_back(sent.again());
         }
-        self.lost += 1;
-        self.resend[plane].push_back(Resend { piece: sent.piece, path: sent.path, attempts: sent.attempts + 1 });
     }
 
     /// A packet is lost, and any path may take it.
     pub fn lose_to_any(&mut self, sent: &Sent) {
-        self.lost += 1;
-        let attempts = sent.attempts.saturating_add(1);
-        self.resend_anywhere.push_back(Resend { piece: sent.piece, path: sent.path, attempts });
+        if self.outbox.is_open(sent.piece.message) {
+            self.lost += 1;
+            self.resend_anywhere.push_back(sent.again());
+        }
     }
 
     /// Takes the oldest packet of a path out of flight.
@@ -239,6 +303,21 @@ impl Connection {
         let sent = flight.pop(&mut path.flight);
         path.in_flight -= sent.len;
         path.packets -= 1;
+        while path.flight.first != NIL && flight.get(path.flight.first).len == 0 {
+            // Landed before: nothing but its place was left.
+            flight.pop(&mut path.flight);
+            path.packets -= 1;
+        }
+        self.plane_in_flight[path.plane as usize] -= sent.len;
+        self.in_flight -= u64::from(sent.len);
+        sent
+    }
+
+    /// Takes a packet that is not the oldest of its path out of flight.
+    pub fn land_behind(&mut self, flight: &mut Flight, index: usize, slot: u32) -> Sent {
+        let sent = flight.hollow(slot);
+        let path = &mut self.paths[index];
+        path.in_flight -= sent.len;
         self.plane_in_flight[path.plane as usize] -= sent.len;
         self.in_flight -= u64::from(sent.len);
         sent

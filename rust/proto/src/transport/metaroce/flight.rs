@@ -5,8 +5,9 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{Time, prefetch};
+use metaroce_wire::{Stamp, Time, prefetch};
 
+use super::connection::Resend;
 use crate::outbox::Piece;
 
 /// No slot.
@@ -17,11 +18,14 @@ pub const NIL: u32 = u32::MAX;
 pub struct Sent {
     pub piece: Piece,
     pub pps: u32,
+    /// Bytes in windows; 0 once it has landed while packets before it had not.
     pub len: u32,
     /// Next packet of the same path; next free slot in a free one.
     next_on_path: u32,
     /// Counts the uses of the slot.
     generation: u32,
+    /// Sending time.
+    pub at: Stamp,
     pub path: u16,
     /// Times this piece has been sent before.
     pub attempts: u8,
@@ -29,8 +33,14 @@ pub struct Sent {
 
 impl Sent {
     /// An entry that is in no list yet.
-    pub const fn new(piece: Piece, pps: u32, len: u32, path: u16, attempts: u8) -> Sent {
-        Sent { piece, pps, len, next_on_path: NIL, generation: 0, path, attempts }
+    pub const fn new(lost: Resend, pps: u32, len: u32) -> Sent {
+        let Resend { piece, path, attempts } = lost;
+        Sent { piece, pps, len, next_on_path: NIL, generation: 0, at: Stamp::of(Time::ZERO), path, attempts }
+    }
+
+    /// Its piece, to be sent once more.
+    pub const fn again(&self) -> Resend {
+        Resend { piece: self.piece, path: self.path, attempts: self.attempts.saturating_add(1) }
     }
 }
 
@@ -45,16 +55,28 @@ impl Fifo {
     pub const EMPTY: Fifo = Fifo { first: NIL, last: NIL };
 }
 
-/// The sends of a connection, oldest first. Entries of packets that are no longer in flight stay
-/// until they reach the front: their slot has another generation by then.
-pub type Order = VecDeque<Send>;
+/// The sends of a connection, oldest first, numbered by their serials. Entries of packets that are
+/// no longer in flight stay until they reach the front: their slot has another generation by then.
+#[derive(Debug, Default)]
+pub struct Order {
+    /// Serial of `sends[0]`.
+    base: u32,
+    sends: VecDeque<Send>,
+}
 
-/// One entry of an [`Order`].
 #[derive(Clone, Copy, Debug)]
-pub struct Send {
-    pub at: Time,
+struct Send {
+    at: Time,
     slot: u32,
     generation: u32,
+}
+
+impl Order {
+    /// The serial of the next packet.
+    #[inline]
+    pub fn next_serial(&self) -> u32 {
+        self.base.wrapping_add(self.sends.len() as u32)
+    }
 }
 
 /// The slab.
@@ -83,6 +105,7 @@ impl Flight {
     /// A new entry at the end of both lists.
     #[inline]
     pub fn push(&mut self, now: Time, mut sent: Sent, order: &mut Order, path: &mut Fifo) {
+        sent.at = Stamp::of(now);
         let slot = if self.free == NIL {
             self.slots.push(sent);
             self.slots.len() as u32 - 1
@@ -99,7 +122,17 @@ impl Flight {
             last => self.slots[last as usize].next_on_path = slot,
         }
         path.last = slot;
-        order.push_back(Send { at: now, slot, generation: sent.generation });
+        order.sends.push_back(Send { at: now, slot, generation: sent.generation });
+    }
+
+    /// Packet in `slot`, not the first of its path, has landed: nothing but its place stays until all
+    /// before it are out. Answers what it was.
+    pub fn hollow(&mut self, slot: u32) -> Sent {
+        let entry = &mut self.slots[slot as usize];
+        let sent = *entry;
+        entry.len = 0;
+        entry.generation = entry.generation.wrapping_add(1);
+        sent
     }
 
     /// Takes the first entry of `path` out.
@@ -118,14 +151,22 @@ impl Flight {
         sent
     }
 
+    /// The slot of the packet with this serial, if it is in flight.
+    #[inline]
+    pub fn by_serial(&self, order: &Order, serial: u32) -> Option<u32> {
+        let send = order.sends.get(serial.wrapping_sub(order.base) as usize)?;
+        (self.get(send.slot).generation == send.generation).then_some(send.slot)
+    }
+
     /// The oldest packet of `order` that is still in flight: when it was sent, and its path.
     pub fn oldest(&self, order: &mut Order) -> Option<(Time, u16)> {
-        while let Some(send) = order.front() {
+        while let Some(send) = order.sends.front() {
             let sent = self.get(send.slot);
             if sent.generation == send.generation {
                 return Some((send.at, sent.path));
             }
-            order.pop_front();
+            order.sends.pop_front();
+            order.base = order.base.wrapping_add(1);
         }
         None
     }
@@ -136,12 +177,12 @@ mod tests {
     use super::*;
 
     fn sent(pps: u32, path: u16) -> Sent {
-        Sent::new(Piece { message: 0, packet: pps }, pps, 1, path, 0)
+        Sent::new(Resend { piece: Piece { message: 0, packet: pps }, path, attempts: 0 }, pps, 1)
     }
 
     #[test]
     fn slots_are_reused_and_stale_sends_are_passed_over() {
-        let (mut flight, mut order) = (Flight::new(), Order::new());
+        let (mut flight, mut order) = (Flight::new(), Order::default());
         let mut paths = [Fifo::EMPTY; 2];
         flight.push(Time(1), sent(0, 0), &mut order, &mut paths[0]);
         flight.push(Time(2), sent(0, 1), &mut order, &mut paths[1]);
@@ -154,6 +195,6 @@ mod tests {
         assert_eq!(flight.oldest(&mut order), Some((Time(3), 0)));
         assert_eq!((flight.pop(&mut paths[0]).pps, flight.pop(&mut paths[0]).pps), (1, 2));
         assert_eq!(flight.oldest(&mut order), None);
-        assert!(paths[0].first == NIL && order.is_empty());
+        assert!(paths[0].first == NIL && order.sends.is_empty());
     }
 }

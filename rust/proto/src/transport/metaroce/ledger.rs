@@ -13,38 +13,63 @@ pub struct PathLedger {
     arrived: u32,
     ce: u32,
     epoch: u8,
+    /// `max` itself was refused: it becomes a hole.
+    refused: bool,
+    /// The last packet was marked.
+    marked: bool,
+}
+
+/// What a packet was to its path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// It shows that earlier ones are missing, or came late, or began an epoch.
+    pub gap: bool,
+    /// It was marked and the one before not, or the other way round.
+    pub mark_changed: bool,
 }
 
 impl PathLedger {
-    /// Notes packet `pps` of `epoch`. False if the epoch is over: the ledger stays as it is.
+    /// Notes packet `pps` of `epoch`, which was `placed` or refused. `None` if the epoch is over: the
+    /// ledger stays as it is.
     #[inline]
-    pub fn note(&mut self, epoch: u8, pps: u32, marked: bool) -> bool {
+    pub fn note(&mut self, epoch: u8, pps: u32, marked: bool, placed: bool) -> Option<Noted> {
         if epoch != self.epoch {
             if (epoch.wrapping_sub(self.epoch) as i8) < 0 {
-                return false;
+                return None;
             }
             *self = PathLedger { epoch, ..PathLedger::default() };
         }
-        if self.arrived == 0 {
+        let first = self.arrived == 0;
+        let noted = Noted {
+            gap: if first { pps > 0 || epoch > 0 } else { pps != self.max.wrapping_add(1) },
+            mark_changed: marked != self.marked,
+        };
+        self.marked = marked;
+        if first {
             self.max = pps;
+            self.refused = !placed;
         } else if pps > self.max {
             self.advance(pps - self.max);
             self.max = pps;
-        } else if pps < self.max && self.max - pps <= 256 {
+            self.refused = !placed;
+        } else if placed && pps == self.max {
+            self.refused = false;
+        } else if placed && self.max - pps <= 256 {
             let k = self.max - pps - 1;
             self.bits[(k >> 6) as usize] |= 1 << (k & 63);
         }
         self.arrived += 1;
         self.ce += u32::from(marked);
-        true
+        Some(noted)
     }
 
     /// Moves the anchor up by `steps`, at least 1.
     #[inline]
     fn advance(&mut self, steps: u32) {
+        let own = u64::from(!self.refused);
         if steps == 1 {
             let [a, b, c, d] = self.bits;
-            self.bits = [a << 1 | 1, b << 1 | a >> 63, c << 1 | b >> 63, d << 1 | c >> 63];
+            self.bits = [a << 1 | own, b << 1 | a >> 63, c << 1 | b >> 63, d << 1 | c >> 63];
             return;
         }
         let (words, shift) = ((steps >> 6) as usize, steps & 63);
@@ -54,13 +79,16 @@ impl PathLedger {
             self.bits[i] = high | low;
         }
         if steps <= 256 {
-            self.bits[((steps - 1) >> 6) as usize] |= 1 << ((steps - 1) & 63);
+            self.bits[((steps - 1) >> 6) as usize] |= own << ((steps - 1) & 63);
         }
     }
 
     /// The vector.
-    pub const fn sack(&self) -> [u64; 4] {
-        self.bits
+    #[inline]
+    pub fn sack(&self) -> [u32; 8] {
+        let [a, b, c, d] = self.bits;
+        let high = |word: u64| (word >> 32) as u32;
+        [a as u32, high(a), b as u32, high(b), c as u32, high(c), d as u32, high(d)]
     }
 
     /// Highest number seen.
@@ -101,10 +129,10 @@ mod tests {
             let (mut ledger, mut seen, mut pps) = (PathLedger::default(), BTreeSet::new(), 0);
             for step in steps {
                 pps += step - 1;
-                ledger.note(0, pps, false);
+                ledger.note(0, pps, false, true);
                 seen.insert(pps);
                 for k in 0..256u32 {
-                    let bit = ledger.sack()[(k >> 6) as usize] >> (k & 63) & 1;
+                    let bit = ledger.sack()[(k >> 5) as usize] >> (k & 31) & 1;
                     prop_assert_eq!(bit == 1, pps > k && seen.contains(&(pps - 1 - k)), "pps {} bit {}", pps, k);
                 }
                 let oldest_hole = (0..256u32).filter(|&k| k < pps && !seen.contains(&(pps - 1 - k))).max();
@@ -115,10 +143,22 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_packet_is_a_hole_as_soon_as_it_is_not_the_newest() {
+        let mut ledger = PathLedger::default();
+        let note = |ledger: &mut PathLedger, pps, placed| ledger.note(0, pps, false, placed);
+        note(&mut ledger, 0, true);
+        note(&mut ledger, 1, false);
+        assert_eq!((ledger.max(), ledger.sack()[0]), (1, 0b1));
+        note(&mut ledger, 2, true);
+        note(&mut ledger, 5, true);
+        assert_eq!((ledger.max(), ledger.sack()[0]), (5, 0b10100));
+    }
+
+    #[test]
     fn an_older_epoch_is_not_noted() {
         let mut ledger = PathLedger::default();
-        assert!(ledger.note(1, 0, false));
-        assert!(!ledger.note(0, 7, true));
+        assert!(ledger.note(1, 0, false, true).is_some());
+        assert!(ledger.note(0, 7, true, true).is_none());
         assert_eq!((ledger.max(), ledger.ce()), (0, 0));
     }
 }

@@ -1,35 +1,34 @@
 //! The MetaRoCE-style transport: packets sprayed over paths, placed on arrival, acknowledged per
 //! path, resent on the path that lost them, under a window per path and one per connection.
 //!
-//! Follows F1–F8 and F10 of the public article. [`sender`] pulls packets, takes acknowledgements
-//! and runs the timers; this file holds the state, the receiver's side and the [`Transport`] face.
+//! Follows F1–F8 and F10 of the public article. [`sender`] builds what ports pull, [`acks`] takes
+//! acknowledgements, [`repair`] runs the timers, [`receiver`] places and acknowledges; this file
+//! holds the state and the [`Transport`] face.
 
+mod acks;
 mod connection;
 mod flight;
 mod hint;
 mod ledger;
 mod path;
+mod receiver;
+mod repair;
 mod sender;
+mod serials;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use metaroce_wire::{
-    Arrival, Body, Class, ConnId, Ecn, Envelope, HostId, MrAck, MrData, MrProbe, Packet, PlaneId, Rate, RateHint, Time,
-    lengths, prefetch,
-};
+use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Time, lengths, prefetch};
 
 use self::connection::{Connection, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
-use self::ledger::PathLedger;
 use super::{Stage, Stuck, Transport};
-use crate::config::{Environment, MetaRoceConfig};
+use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
-use crate::inbox::Placed;
-use crate::verbs::{
-    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
-};
+use crate::inbox::Effect;
+use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// State of one endpoint.
 #[derive(Debug)]
@@ -39,6 +38,7 @@ pub struct MetaRoce {
     /// Bandwidth-delay products, bytes: of all planes, and of one path's share at most.
     window_cap: u64,
     max_path_window: u32,
+    hint_life: u64,
     connections: Vec<Connection>,
     flight: Flight,
     shares: FairShare,
@@ -51,6 +51,7 @@ pub struct MetaRoce {
     next_timer: Time,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
+    atomics: VecDeque<Atomic>,
     counters: Counters,
 }
 
@@ -84,13 +85,14 @@ impl MetaRoce {
             base_rtt: environment.base_rtt,
             path_window,
             // Without hints nothing would ever raise a small start: ECN alone governs.
-            start_window: if config.hints { start } else { window_cap },
+            start_window: if config.hints == Hints::Off { window_cap } else { start },
         };
         let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
         MetaRoce {
             shape,
             window_cap,
             max_path_window,
+            hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
             connections: Vec::new(),
             flight: Flight::new(),
             shares: FairShare::new(target, environment.base_rtt),
@@ -100,66 +102,10 @@ impl MetaRoce {
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
+            atomics: VecDeque::new(),
             counters: Counters::default(),
             config: config.clone(),
         }
-    }
-
-    fn handle_data(&mut self, now: Time, envelope: &Envelope, data: &MrData, regions: &Regions) -> Option<Placement> {
-        let id = data.connection;
-        let connection = self.connections.get_mut(id.index())?;
-        let completions = &mut self.completions;
-        let done =
-            |wr_id| completions.push_back(completion(id, wr_id, CompletionKind::Received, CompletionStatus::Success));
-        let placed = connection.inbox.place(&data.segment, regions, done);
-        let placement = match placed {
-            Placed::Fresh(placement) => {
-                self.counters.placed += 1;
-                self.counters.placed_bytes += u64::from(placement.len);
-                Some(placement)
-            }
-            Placed::Duplicate => {
-                self.counters.duplicates += 1;
-                None
-            }
-            // Not acknowledged: the sender repairs it like a loss, until the receive is posted.
-            Placed::NotReady => {
-                self.counters.rnr += 1;
-                return None;
-            }
-            Placed::Refused => {
-                self.counters.refused += 1;
-                return None;
-            }
-        };
-        let marked = envelope.ecn == Ecn::Ce;
-        self.counters.marked += u64::from(marked);
-        if connection.ledgers.is_empty() {
-            connection.ledgers = vec![PathLedger::default(); self.shape.planes * self.shape.paths_per_plane].into();
-        }
-        let ledger = connection.ledgers.get_mut(data.path as usize)?;
-        if !ledger.note(data.epoch, data.pps, marked) {
-            return placement;
-        }
-        let hint = if self.config.hints { self.shares.on_data(now, id.index(), data.demand) } else { RateHint::NONE };
-        let ack = MrAck {
-            sack: ledger.sack(),
-            echo: data.sent_at,
-            connection: connection.remote,
-            max_pps: ledger.max(),
-            ce_count: ledger.ce(),
-            hint,
-            path: data.path,
-            epoch: data.epoch,
-            previous_pps: connection.told.pps,
-            previous_path: connection.told.path,
-            previous_epoch: connection.told.epoch,
-        };
-        connection.told = Arrival { pps: ack.max_pps, path: ack.path, epoch: ack.epoch };
-        let len = lengths::mr_ack(ledger.words());
-        self.reply(envelope, len, Body::MrAck(ack));
-        self.counters.acks += 1;
-        placement
     }
 
     /// Queues a control packet back along the plane and entropy that `envelope` came by.
@@ -174,8 +120,12 @@ impl MetaRoce {
             class: Class::Control,
             ..Envelope::default()
         };
-        self.control[envelope.plane.index()].push_back(Packet { envelope: back, body });
-        self.ports_ready |= 1 << envelope.plane.0;
+        self.push_control(envelope.plane, Packet { envelope: back, body });
+    }
+
+    fn push_control(&mut self, plane: PlaneId, packet: Packet) {
+        self.control[plane.index()].push_back(packet);
+        self.ports_ready |= 1 << plane.0;
     }
 
     /// Puts a connection into the ready queues of `planes`.
@@ -194,10 +144,6 @@ impl MetaRoce {
     const fn all_planes(&self) -> u8 {
         ((1u16 << self.shape.planes) - 1) as u8
     }
-}
-
-const fn completion(connection: ConnId, wr_id: u32, kind: CompletionKind, status: CompletionStatus) -> Completion {
-    Completion { wr_id, connection, kind, status }
 }
 
 impl Transport for MetaRoce {
@@ -220,9 +166,14 @@ impl Transport for MetaRoce {
             state.last_progress = now;
         }
         if state.paths.is_empty() {
-            state.open_paths(&self.shape);
+            state.open_paths(&self.shape, &self.config);
         }
-        state.outbox.post(request);
+        if state.outbox.post(request).is_none() {
+            let completions = &mut self.completions;
+            state.outbox.flush(request.stream, &mut |ended, status| {
+                completions.push_back(Completion::of_request(connection, &ended, status));
+            });
+        }
         if state.paths_down > 0 {
             self.arm(connection.index(), now);
         }
@@ -234,17 +185,23 @@ impl Transport for MetaRoce {
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
         let state = &mut self.connections[connection.index()];
         if state.failed {
-            let (kind, status) = (CompletionKind::Received, CompletionStatus::Flushed);
-            self.completions.push_back(completion(connection, request.wr_id, kind, status));
-        } else {
-            state.inbox.post(request);
+            self.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
+            return;
         }
+        let completions = &mut self.completions;
+        let mut released = Vec::new();
+        state.inbox.post(request, |effect| match effect {
+            Effect::Execute(request) => released.push(request),
+            other => completions.extend(other.completion(connection)),
+        });
+        released.into_iter().for_each(|request| self.execute(connection.index(), request));
     }
 
     fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
         let (envelope, body) = packet;
         match body {
             Body::MrData(data) => return self.handle_data(now, envelope, data, regions),
+            Body::MrRequest(request) => self.handle_request(now, envelope, request, regions),
             Body::MrAck(ack) => self.handle_ack(now, ack),
             Body::MrProbe(probe) => {
                 let remote = self.connections.get(probe.connection.index())?.remote;
@@ -255,6 +212,18 @@ impl Transport for MetaRoce {
             Body::RoceData(_) | Body::RoceAck(_) | Body::RoceCnp(_) => {}
         }
         None
+    }
+
+    fn poll_atomic(&mut self) -> Option<Atomic> {
+        self.atomics.pop_front()
+    }
+
+    fn answer_atomic(&mut self, atomic: &Atomic, before: u64) {
+        self.answer(atomic.connection.index(), &atomic.request, 8, before);
+    }
+
+    fn deny(&mut self, now: Time, connection: ConnId, plane: PlaneId, denied: bool) -> Result<(), PostError> {
+        self.set_denied(now, connection.index(), plane.index(), denied)
     }
 
     fn handle_timeout(&mut self, now: Time) {
@@ -330,11 +299,11 @@ impl Transport for MetaRoce {
     fn prefetch(&self, body: &Body, stage: Stage) {
         match body {
             Body::MrData(data) => {
-                let Some(connection) = self.connections.get(data.connection.index()) else { return };
+                let Some(connection) = self.connections.get(data.header.connection.index()) else { return };
                 match stage {
                     Stage::Connection => connection.prefetch_receiver(),
                     Stage::Path => {
-                        connection.ledgers.get(data.path as usize).map(prefetch).unwrap_or_default();
+                        connection.ledgers.get(data.header.path as usize).map(prefetch).unwrap_or_default();
                         connection.inbox.prefetch_stream(data.segment.stream);
                     }
                     Stage::Message => connection.inbox.prefetch_message(&data.segment),

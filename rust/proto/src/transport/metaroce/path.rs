@@ -7,7 +7,7 @@
 use metaroce_wire::Time;
 
 use super::flight::Fifo;
-use crate::config::MetaRoceConfig;
+use crate::config::{MetaRoceConfig, Spray};
 
 /// Whether a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum PathState {
     Up,
     /// Given up until a probe is answered.
     Down,
+    /// Not to be used, by the operator's choice.
+    Denied,
 }
 
 /// Scale of the ECN estimate: 1.0.
@@ -100,9 +102,10 @@ impl SendPath {
     /// below one packet would never move. 256 packets are what one SACK can describe. A path that
     /// fell silent gets back what it lost, and nothing more until it answers, unless it is the `only` one.
     #[inline]
-    pub fn is_open(&self, mtu: u32, only: bool) -> bool {
+    pub fn is_open(&self, mtu: u32, only: bool, spray: Spray) -> bool {
+        let roomy = self.in_flight + mtu <= self.cwnd || spray == Spray::Oblivious;
         self.state == PathState::Up
-            && (self.in_flight == 0 || self.in_flight + mtu <= self.cwnd && self.packets < 256)
+            && (self.in_flight == 0 || roomy && self.packets < 256)
             && (self.expiries == 0 || only)
     }
 
@@ -144,6 +147,12 @@ impl SendPath {
         self.round_marked = 0;
     }
 
+    /// A packet of it was acknowledged by a report on another path.
+    #[inline]
+    pub fn landed_aside(&mut self) {
+        self.round_acked = self.round_acked.saturating_add(1);
+    }
+
     /// How long a packet may stay unacknowledged before time alone declares it lost: it doubles
     /// from the third expiry in a row on (the last-resort timer).
     pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation) -> Time {
@@ -161,15 +170,25 @@ impl SendPath {
 
     /// Leaves the route (F3): new entropy, new epoch with its own numbers, probe soon.
     pub fn go_down(&mut self, now: Time, stride: u16) {
-        self.state = PathState::Down;
+        self.leave_for(PathState::Down);
         self.entropy = 0xC000 | (self.entropy.wrapping_add(stride) & 0x3FFF);
+        self.moment = now;
+    }
+
+    /// Out of use as `state` says; with a new epoch, in which numbers and counts begin again.
+    pub fn leave_for(&mut self, state: PathState) {
+        self.state = state;
         self.epoch = self.epoch.wrapping_add(1);
         self.next_pps = 0;
         self.round_end = 0;
         self.round_acked = 0;
         self.round_marked = 0;
         self.ce_seen = 0;
-        self.moment = now;
+    }
+
+    /// Marks counted in this epoch.
+    pub const fn marks(&self) -> u32 {
+        self.ce_seen
     }
 
     /// A probe was answered: in use again, with window `cwnd`.

@@ -1,18 +1,24 @@
-//! The sending side: what a free port pulls, what an acknowledgement changes, what time reveals.
-
-use std::cmp::Reverse;
-use std::collections::VecDeque;
+//! The sending side: what a free port pulls.
+//!
+//! A packet leaves if the connection window, the window of some path of the plane, and the pace
+//! where there is one, allow it. Lost pieces go first and keep the room that they had (F6).
 
 use metaroce_wire::{
-    Arrival, Body, Bytes, Class, ConnId, Envelope, MrAck, MrData, MrProbe, Packet, PlaneId, RateHint, Time, lengths,
+    Body, Class, Envelope, MrData, MrRequest, Opcode, Packet, PathHeader, PlaneId, RateHint, Request, Segment, Sending,
+    Stamp, Time, lengths,
 };
 
-use super::connection::{Connection, Resend};
-use super::flight::{NIL, Sent};
-use super::path::PathState;
-use super::{MetaRoce, completion};
-use crate::outbox::Piece;
-use crate::verbs::{Completion, CompletionKind, CompletionStatus};
+use super::MetaRoce;
+use super::connection::{MAX_PLANES, Resend};
+use super::flight::Sent;
+use crate::config::Hints;
+use crate::outbox::{Cargo, Piece};
+
+/// What a request without payload counts in windows, bytes: about its length. Ours.
+const REQUEST_BYTES: u32 = 64;
+
+/// Packets that a paced connection may be ahead of its pace (protocols call it the burst). Ours.
+const BURST: u64 = 4;
 
 impl MetaRoce {
     /// The packet that connection `id` sends into `plane` now, if it has one and windows allow.
@@ -22,400 +28,177 @@ impl MetaRoce {
         if connection.failed || !connection.has_work(plane.index()) {
             return None;
         }
-        if connection.in_flight == 0 && now.since(connection.hint_at).0 > self.hint_life() {
+        if connection.in_flight == 0 && now.since(connection.hint_at).0 > self.hint_life {
             // An old hint has no effect: start small again.
-            let connection = &mut self.connections[id];
             connection.window = self.shape.start_window;
             connection.last_hint = RateHint::NONE;
+            connection.pace = 0;
         }
-        let connection = &mut self.connections[id];
         if connection.in_flight > 0 && connection.in_flight + u64::from(mtu) > connection.window {
             connection.blocked |= 1 << plane.0;
             return None;
         }
-        let (piece, path, attempts) = match self.next_resend(id, plane.index()) {
-            Some(resend) => resend,
-            None => {
-                let connection = &mut self.connections[id];
-                if connection.outbox.next_len() == 0 {
-                    connection.blocked |= 1 << plane.0;
-                    return None;
-                }
-                let Some(path) = connection.choose_path(plane.index(), self.shape.paths_per_plane) else {
-                    connection.blocked |= 1 << plane.0;
-                    return None;
-                };
-                (connection.outbox.next_piece()?, path, 0)
-            }
+        if connection.pace > 0 && now < connection.paced_until {
+            connection.blocked |= 1 << plane.0;
+            connection.held_back = true;
+            let due = connection.paced_until;
+            self.arm(id, due);
+            return None;
+        }
+        if let Some(resend) = self.next_resend(id, plane.index()) {
+            return self.build(now, id, plane, resend);
+        }
+        let connection = &mut self.connections[id];
+        let path = if connection.outbox.has_unsent() {
+            connection.choose_path(plane.index(), self.shape.paths_per_plane, self.config.spray)
+        } else {
+            None
         };
-        Some(self.build(now, id, plane, (piece, path, attempts)))
-    }
-
-    fn hint_life(&self) -> u64 {
-        u64::from(self.config.hint_life_rtts) * self.shape.base_rtt.0
+        let Some(path) = path else {
+            connection.blocked |= 1 << plane.0;
+            return None;
+        };
+        let piece = connection.outbox.next_piece()?;
+        self.build(now, id, plane, Resend { piece, path: path as u16, attempts: 0 })
     }
 
     /// The next lost piece that may leave through `plane`, and the path it takes.
-    fn next_resend(&mut self, id: usize, plane: usize) -> Option<(Piece, usize, u8)> {
+    fn next_resend(&mut self, id: usize, plane: usize) -> Option<Resend> {
         let paths_per_plane = self.shape.paths_per_plane;
         let connection = &mut self.connections[id];
-        if connection.lost == 0 {
-            return None;
-        }
-        // The slot of a lost packet in its path's window is its own: no window check here (F6:
-        // it is resent at once).
-        if let Some(resend) = connection.resend[plane].pop_front() {
+        while connection.lost > 0 {
+            // The slot of a lost packet in its path's window is its own: no window check here (F6:
+            // it is resent at once).
+            if let Some(resend) = connection.resend[plane].pop_front() {
+                connection.lost -= 1;
+                if connection.outbox.is_open(resend.piece.message) {
+                    return Some(resend);
+                }
+                continue;
+            }
+            let lost = *connection.resend_anywhere.front()?;
+            if connection.outbox.is_open(lost.piece.message) {
+                // Elsewhere: not the plane that keeps losing it, if there is another.
+                let same_plane = connection.paths[lost.path as usize].plane as usize == plane;
+                if same_plane && connection.other_plane_up(plane, paths_per_plane) {
+                    return None;
+                }
+                let path = connection.choose_path(plane, paths_per_plane, self.config.spray)?;
+                connection.resend_anywhere.pop_front();
+                connection.lost -= 1;
+                return Some(Resend { path: path as u16, ..lost });
+            }
+            connection.resend_anywhere.pop_front();
             connection.lost -= 1;
-            return Some((resend.piece, resend.path as usize, resend.attempts));
         }
-        let lost = connection.resend_anywhere.front()?;
-        // Elsewhere: not the plane that keeps losing it, if there is another.
-        let same_plane = connection.paths[lost.path as usize].plane as usize == plane;
-        if same_plane && connection.other_plane_up(plane, paths_per_plane) {
-            return None;
-        }
-        let path = connection.choose_path(plane, paths_per_plane)?;
-        let resend = connection.resend_anywhere.pop_front()?;
-        connection.lost -= 1;
-        Some((resend.piece, path, resend.attempts))
+        None
     }
 
-    fn build(&mut self, now: Time, id: usize, plane: PlaneId, what: (Piece, usize, u8)) -> Packet {
-        let (piece, index, attempts) = what;
+    fn build(&mut self, now: Time, id: usize, plane: PlaneId, what: Resend) -> Option<Packet> {
+        let mtu = u64::from(self.shape.mtu);
         let connection = &mut self.connections[id];
-        let segment = connection.outbox.segment(piece);
+        let cargo = connection.outbox.cargo(what.piece)?;
+        let bytes = match &cargo {
+            Cargo::Data(segment, _) => u32::from(segment.len).max(1),
+            Cargo::Request(_) => REQUEST_BYTES,
+        };
+        if connection.pace > 0 {
+            let ahead = if self.config.hints == Hints::Pace { BURST - 1 } else { 0 };
+            let earliest = now.0.saturating_sub(ahead * connection.pace);
+            connection.paced_until = Time(connection.paced_until.0.max(earliest) + connection.pace);
+        }
+        let (header, entropy) = self.depart(now, id, what, bytes);
+        let connection = &mut self.connections[id];
+        let backlog = u16::try_from(connection.outbox.unsent().div_ceil(mtu)).unwrap_or(u16::MAX);
+        let (len, body) = match cargo {
+            Cargo::Data(segment, imm) => {
+                let segment = Segment { backlog, ..segment };
+                // Nothing may follow before this one is acknowledged.
+                let full = connection.in_flight + mtu > connection.window || connection.open == [0; MAX_PLANES];
+                let last = full || !connection.outbox.has_unsent();
+                let first = if last { Sending::FirstAsking } else { Sending::First };
+                let sending = if what.attempts > 0 { Sending::Again } else { first };
+                let header = PathHeader { sending, ..header };
+                (lengths::mr_data(segment.len.into()), Body::MrData(MrData { segment, imm, header }))
+            }
+            Cargo::Request(request) => {
+                let request = Request { backlog, ..request };
+                (lengths::mr_request(), Body::MrRequest(MrRequest { request, header }))
+            }
+        };
+        self.counters.data_packets += 1;
+        self.counters.resent += u64::from(what.attempts > 0);
+        let envelope = self.envelope(id, entropy, plane, Class::Data);
+        Some(Packet { envelope: Envelope { len, ..envelope }, body })
+    }
+
+    /// Books a packet of `bytes` into flight on its path, and gives it its number there.
+    fn depart(&mut self, now: Time, id: usize, what: Resend, bytes: u32) -> (PathHeader, u16) {
+        let connection = &mut self.connections[id];
+        let index = what.path as usize;
         let path = &mut connection.paths[index];
         let pps = path.next_pps;
         path.next_pps += 1;
-        path.in_flight += segment.len;
+        path.in_flight += bytes;
         path.packets += 1;
-        connection.in_flight += u64::from(segment.len);
-        connection.plane_in_flight[plane.index()] += segment.len;
-        let sent = Sent::new(piece, pps, segment.len, index as u16, attempts);
-        self.flight.push(now, sent, &mut connection.order, &mut path.flight);
-        let data = MrData {
-            segment,
-            sent_at: now,
+        connection.in_flight += u64::from(bytes);
+        connection.plane_in_flight[path.plane as usize] += bytes;
+        let serial = connection.order.next_serial();
+        self.flight.push(now, Sent::new(what, pps, bytes), &mut connection.order, &mut path.flight);
+        let header = PathHeader {
             connection: connection.remote,
             pps,
-            demand: u32::try_from(connection.outbox.unsent()).unwrap_or(u32::MAX),
-            path: index as u16,
+            serial,
+            sent_at: Stamp::of(now),
+            path: what.path,
             epoch: path.epoch,
-            resent: attempts > 0,
+            sending: if what.attempts > 0 { Sending::Again } else { Sending::FirstAsking },
         };
-        let envelope = Envelope {
-            src: self.shape.host,
-            dst: connection.peer,
-            hash: connection.hash,
-            len: lengths::mr_data(segment.len),
-            entropy: path.entropy,
-            plane,
-            class: Class::Data,
-            ..Envelope::default()
-        };
+        let entropy = path.entropy;
         if connection.armed == Time::NEVER {
             let due = now + path.tail_timeout(&self.config, connection.variation);
             self.arm(id, due);
         }
         self.refresh_open(id, index);
-        self.counters.data_packets += 1;
-        self.counters.resent += u64::from(attempts > 0);
-        Packet { envelope, body: Body::MrData(data) }
+        (header, entropy)
+    }
+
+    /// A packet without payload that makes gaps before it visible: it has a number on its path.
+    pub(super) fn send_tail_probe(&mut self, now: Time, id: usize, index: usize) {
+        let what = Resend { piece: Piece::PROBE, path: index as u16, attempts: 0 };
+        let (header, entropy) = self.depart(now, id, what, REQUEST_BYTES);
+        let plane = PlaneId(self.connections[id].paths[index].plane);
+        let request = Request { opcode: Opcode::Probe, ..Request::default() };
+        let envelope = Envelope { len: lengths::mr_probe(), ..self.envelope(id, entropy, plane, Class::Control) };
+        self.push_control(plane, Packet { envelope, body: Body::MrRequest(MrRequest { request, header }) });
+        self.counters.probes += 1;
+    }
+
+    /// An envelope to the peer of a connection, without its length.
+    pub(super) fn envelope(&self, id: usize, entropy: u16, plane: PlaneId, class: Class) -> Envelope {
+        let connection = &self.connections[id];
+        Envelope {
+            src: self.shape.host,
+            dst: connection.peer,
+            hash: connection.hash,
+            entropy,
+            plane,
+            class,
+            ..Envelope::default()
+        }
     }
 
     /// Recomputes whether a path has room.
     #[inline]
-    fn refresh_open(&mut self, id: usize, index: usize) {
+    pub(super) fn refresh_open(&mut self, id: usize, index: usize) {
         let connection = &mut self.connections[id];
         let path = &connection.paths[index];
         let (plane, bit) = (path.plane as usize, path.bit);
         let only = usize::from(connection.paths_down) + 1 == connection.paths.len();
-        if path.is_open(self.shape.mtu, only) {
+        if path.is_open(self.shape.mtu, only, self.config.spray) {
             connection.open[plane] |= 1 << bit;
         } else {
             connection.open[plane] &= !(1 << bit);
         }
     }
-
-    pub(super) fn handle_ack(&mut self, now: Time, ack: &MrAck) {
-        let id = ack.connection.index();
-        let Some(connection) = self.connections.get_mut(id) else {
-            return;
-        };
-        let index = ack.path as usize;
-        let Some(path) = connection.paths.get_mut(index) else {
-            return;
-        };
-        if path.epoch != ack.epoch || path.state == PathState::Down || connection.failed {
-            return;
-        }
-        let plane = path.plane as usize;
-        let (mut acked, mut lost) = (0, 0u64);
-        let mut first = path.flight.first;
-        while first != NIL {
-            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
-            if behind < 0 {
-                break;
-            }
-            let arrived = behind == 0 || {
-                let k = behind as u32 - 1;
-                k < 256 && ack.sack[(k >> 6) as usize] >> (k & 63) & 1 == 1
-            };
-            let sent = connection.land(&mut self.flight, index);
-            if arrived {
-                acked += 1;
-                acknowledge(id, connection, &sent, &mut self.completions);
-            } else {
-                // A path is FIFO: a later number has arrived, so this one is lost (F6).
-                lost += 1;
-                connection.lose(&sent, plane);
-            }
-            first = connection.paths[index].flight.first;
-        }
-        let path = &mut connection.paths[index];
-        self.counters.gap_detections += lost;
-        let rtt = now.since(ack.echo);
-        connection.variation.on_error(path.on_rtt(rtt));
-        let nearer = rtt < connection.least_rtt;
-        connection.least_rtt = connection.least_rtt.min(rtt);
-        let window = path.cwnd;
-        path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
-        let resized = path.cwnd;
-        connection.resize(plane, window, resized);
-        connection.last_progress = now;
-        self.take_hint(now, id, ack.hint, nearer);
-        self.refresh_open(id, index);
-        self.take_arrival(id, ack.previous());
-        self.wake_after(id, plane, lost > 0);
-    }
-
-    /// One packet of a path is known to have arrived. Of earlier ones this says nothing.
-    #[inline]
-    fn take_arrival(&mut self, id: usize, arrival: Arrival) {
-        let connection = &mut self.connections[id];
-        let index = arrival.path as usize;
-        let Some(path) = connection.paths.get_mut(index) else { return };
-        let first = path.flight.first;
-        if path.epoch != arrival.epoch || first == NIL || self.flight.get(first).pps != arrival.pps {
-            return;
-        }
-        path.expiries = 0;
-        let sent = connection.land(&mut self.flight, index);
-        acknowledge(id, connection, &sent, &mut self.completions);
-        self.refresh_open(id, index);
-    }
-
-    /// Lets the connection back into the ready queues that it left for want of window.
-    fn wake_after(&mut self, id: usize, plane: usize, lost: bool) {
-        let connection = &self.connections[id];
-        let mut planes = connection.unblocked(self.shape.mtu);
-        if lost {
-            planes |= if connection.resend_anywhere.is_empty() { 1 << plane } else { self.all_planes() };
-        }
-        if planes != 0 {
-            self.wake(id, planes);
-        }
-    }
-
-    /// The receiver's share for this sender becomes its connection window (F8).
-    #[inline]
-    fn take_hint(&mut self, now: Time, id: usize, hint: RateHint, nearer: bool) {
-        let connection = &mut self.connections[id];
-        connection.hint_at = now;
-        if hint == connection.last_hint && hint != RateHint::NONE && !nearer {
-            return;
-        }
-        connection.last_hint = hint;
-        connection.window = match hint.decode() {
-            Some(rate) => {
-                let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
-                let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
-                (granted + u64::from(self.shape.mtu)).min(self.window_cap)
-            }
-            None => self.window_cap,
-        };
-    }
-
-    /// The connection's timer: declares what is overdue lost, probes paths that are down, and
-    /// gives up when nothing has moved for too long.
-    pub(super) fn on_timer(&mut self, now: Time, id: usize) {
-        let dead_after = Time(self.config.dead_after_ps);
-        if self.connections[id].failed {
-            return;
-        }
-        let mut next = Time::NEVER;
-        loop {
-            let connection = &mut self.connections[id];
-            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order) else { break };
-            let due = sent_at + connection.paths[index as usize].tail_timeout(&self.config, connection.variation);
-            if due > now {
-                next = due;
-                break;
-            }
-            if now.since(connection.last_progress) >= dead_after {
-                self.fail(id);
-                return;
-            }
-            self.expire(now, id, sent_at, index as usize);
-        }
-        // Who has nothing to send needs no path: probing goes on with the next post.
-        if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {
-            next = next.min(self.probe_paths(now, id));
-        }
-        if next != Time::NEVER {
-            self.arm(id, next);
-        }
-    }
-
-    pub(super) fn arm(&mut self, id: usize, due: Time) {
-        let connection = &mut self.connections[id];
-        if due < connection.armed {
-            connection.armed = due;
-            self.timers.push(Reverse((due, id as u32)));
-            self.next_timer = self.next_timer.min(due);
-        }
-    }
-
-    /// The oldest packet of a path, which is also the oldest of the connection, is overdue.
-    fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
-        let connection = &mut self.connections[id];
-        let plane = index / self.shape.paths_per_plane;
-        let sent = connection.land(&mut self.flight, index);
-        connection.lose(&sent, plane);
-        let path = &mut connection.paths[index];
-        path.on_expiry(now, sent_at);
-        self.counters.timer_detections += 1;
-        self.counters.timeouts += u64::from(path.expiries >= 2);
-        if u32::from(path.expiries) >= self.config.down_after {
-            self.path_down(now, id, index);
-        }
-        self.refresh_open(id, index);
-        let planes = self.all_planes();
-        self.wake(id, planes);
-    }
-
-    /// Gives up a path: what is on it, or waits for it, goes elsewhere. With half of its paths, the
-    /// whole plane is given up (ours).
-    fn path_down(&mut self, now: Time, id: usize, index: usize) {
-        let (paths_per_plane, plane) = (self.shape.paths_per_plane, index / self.shape.paths_per_plane);
-        self.leave(now, id, index);
-        let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
-        let connection = &self.connections[id];
-        let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
-        if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
-            own.for_each(|sibling| self.leave(now, id, sibling));
-        }
-    }
-
-    fn leave(&mut self, now: Time, id: usize, index: usize) {
-        let plane = index / self.shape.paths_per_plane;
-        let stride = self.shape.paths_per_plane as u16 + 1;
-        let connection = &mut self.connections[id];
-        // The last path stays: its last-resort timer keeps trying.
-        let last = usize::from(connection.paths_down) + 1 == connection.paths.len();
-        if last || connection.paths[index].state == PathState::Down {
-            return;
-        }
-        while connection.paths[index].flight.first != NIL {
-            let sent = connection.land(&mut self.flight, index);
-            connection.lose_to_any(&sent);
-        }
-        let window = connection.paths[index].cwnd;
-        connection.resize(plane, window, 0);
-        let Connection { paths, resend, resend_anywhere, paths_down, .. } = connection;
-        let (away, stay) = std::mem::take(&mut resend[plane]).into_iter().partition(|lost| lost.path as usize == index);
-        resend[plane] = stay;
-        resend_anywhere.extend::<VecDeque<Resend>>(away);
-        paths[index].go_down(now, stride);
-        *paths_down += 1;
-        self.counters.paths_died += 1;
-        self.refresh_open(id, index);
-    }
-
-    /// Probes the paths whose time has come. Answers when the next probe is due.
-    fn probe_paths(&mut self, now: Time, id: usize) -> Time {
-        let mut next = Time::NEVER;
-        for index in 0..self.connections[id].paths.len() {
-            let path = &self.connections[id].paths[index];
-            if path.state != PathState::Down {
-                continue;
-            }
-            if path.moment <= now {
-                self.send_probe(now, id, index);
-            }
-            next = next.min(self.connections[id].paths[index].moment);
-        }
-        next
-    }
-
-    fn send_probe(&mut self, now: Time, id: usize, index: usize) {
-        let connection = &mut self.connections[id];
-        let path = &mut connection.paths[index];
-        // Where nothing moves at all, probes thin out with the length of the silence.
-        let silence = now.since(connection.last_progress).0 / 8;
-        path.moment = now + Time(self.config.probe_interval_ps.max(silence));
-        let plane = PlaneId((index / self.shape.paths_per_plane) as u8);
-        let envelope = Envelope {
-            src: self.shape.host,
-            dst: connection.peer,
-            hash: connection.hash,
-            len: lengths::mr_probe(),
-            entropy: path.entropy,
-            plane,
-            class: Class::Control,
-            ..Envelope::default()
-        };
-        let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch: path.epoch };
-        self.control[plane.index()].push_back(Packet { envelope, body: Body::MrProbe(probe) });
-        self.ports_ready |= 1 << plane.0;
-        self.counters.probes += 1;
-    }
-
-    pub(super) fn handle_probe_reply(&mut self, now: Time, probe: &MrProbe) {
-        let id = probe.connection.index();
-        let Some(connection) = self.connections.get_mut(id) else {
-            return;
-        };
-        let Some(path) = connection.paths.get_mut(probe.path as usize) else {
-            return;
-        };
-        if path.state != PathState::Down || path.epoch != probe.epoch || connection.failed {
-            return;
-        }
-        path.come_up(self.shape.path_window);
-        path.on_rtt(now.since(probe.sent_at));
-        connection.resize(probe.path as usize / self.shape.paths_per_plane, 0, self.shape.path_window);
-        connection.paths_down -= 1;
-        self.counters.paths_revived += 1;
-        self.refresh_open(id, probe.path as usize);
-        let planes = self.all_planes();
-        self.wake(id, planes);
-    }
-
-    /// No path has answered for too long: every open request ends, the first with the reason.
-    fn fail(&mut self, id: usize) {
-        let connection = &mut self.connections[id];
-        connection.failed = true;
-        connection.abandoned = connection.outbox.open_bytes();
-        let mut status = CompletionStatus::RetryExceeded;
-        let sends = connection.outbox.fail().into_iter().map(|wr_id| (wr_id, CompletionKind::Sent));
-        let receives = connection.inbox.fail().into_iter().map(|wr_id| (wr_id, CompletionKind::Received));
-        for (wr_id, kind) in sends.chain(receives) {
-            self.completions.push_back(completion(ConnId(id as u32), wr_id, kind, status));
-            status = CompletionStatus::Flushed;
-        }
-        for index in 0..connection.paths.len() {
-            while connection.paths[index].flight.first != NIL {
-                connection.land(&mut self.flight, index);
-            }
-        }
-    }
-}
-
-/// `sent` has arrived: its message may be complete, and others of its stream with it.
-fn acknowledge(id: usize, connection: &mut Connection, sent: &Sent, completions: &mut VecDeque<Completion>) {
-    connection.outbox.acknowledge(sent.piece.message, |wr_id| {
-        let (kind, status) = (CompletionKind::Sent, CompletionStatus::Success);
-        completions.push_back(completion(ConnId(id as u32), wr_id, kind, status));
-    });
 }

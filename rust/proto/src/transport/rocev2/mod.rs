@@ -20,8 +20,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{
-    Body, Bytes, Class, Cnp, ConnId, Ecn, Envelope, HostId, Packet, PlaneId, Rate, RoceAck, RoceAckKind, RoceData,
-    Time, lengths,
+    Body, Bytes, Class, Cnp, ConnId, Ecn, Envelope, HostId, Opcode, Packet, PlaneId, Rate, RoceAck, RoceAckKind,
+    RoceData, Time, Verdict, lengths,
 };
 
 use self::connection::{Connection, Failure, entropy, readable};
@@ -31,10 +31,8 @@ use self::responder::{Control, Order, Responder};
 use super::{Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
-use crate::inbox::Placed;
-use crate::verbs::{
-    Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
-};
+use crate::inbox::{Effect, Placed};
+use crate::verbs::{Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// Steps of the adaptive timer ladder beyond the first, each doubling.
 const LADDER: u32 = 3;
@@ -152,28 +150,25 @@ impl RoceV2 {
         let responder = &mut self.qps[index as usize].responder;
         let completions = &mut self.completions;
         let connection = data.connection;
-        let complete = |wr_id| {
-            let (kind, status) = (CompletionKind::Received, CompletionStatus::Success);
-            completions.push_back(Completion { wr_id, connection, kind, status });
-        };
-        match self.connections[connection.index()].inbox.place(&data.segment, regions, complete) {
+        let effect = |effect: Effect| completions.extend(effect.completion(connection));
+        match self.connections[connection.index()].inbox.place(&data.segment, 0, regions, effect) {
             Placed::Fresh(placement) => {
                 responder.accept(data.ack_request, self.config.ack_every);
                 self.counters.placed += 1;
                 self.counters.placed_bytes += u64::from(placement.len);
                 Some(placement)
             }
-            Placed::Duplicate => {
+            Placed::Duplicate | Placed::Taken => {
                 responder.accept(data.ack_request, self.config.ack_every);
                 self.counters.duplicates += 1;
                 None
             }
-            Placed::NotReady => {
+            Placed::Refused(Verdict::NotReady) => {
                 responder.nak(RoceAckKind::RnrNak);
                 self.counters.rnr += 1;
                 None
             }
-            Placed::Refused => {
+            Placed::Refused(_) => {
                 responder.nak(RoceAckKind::AccessNak);
                 self.counters.refused += 1;
                 None
@@ -214,9 +209,8 @@ impl RoceV2 {
         let outbox = &mut self.connections[qp.connection as usize].outbox;
         let (completions, connection) = (&mut self.completions, ConnId(qp.connection));
         qp.requester.acknowledge(end, |message| {
-            outbox.acknowledge(message, |wr_id| {
-                let (kind, status) = (CompletionKind::Sent, CompletionStatus::Success);
-                completions.push_back(Completion { wr_id, connection, kind, status });
+            outbox.acknowledge(message, |ended, status| {
+                completions.push_back(Completion::of_request(connection, &ended, status));
             });
         })
     }
@@ -356,12 +350,12 @@ impl RoceV2 {
         let segment = connection.outbox.segment(next.piece);
         // A part of a Send is what collective libraries issue as a Write to the buffer of the
         // receive: its first packet carries an address like that of a Write.
-        let len = lengths::roce_data(segment.len, next.first);
+        let len = lengths::roce_data(segment.len.into(), next.first);
         self.counters.data_packets += 1;
         if next.resent {
             self.counters.resent += 1;
         } else {
-            connection.outbox.sent(segment.len);
+            connection.outbox.sent(segment.len.into());
         }
         qp.requester.sent(port.dcqcn.as_ref(), now, len);
         let body = Body::RoceData(RoceData {
@@ -409,12 +403,12 @@ impl RoceV2 {
         let (stream, bytes_left) = connection.outbox.open_bytes().unwrap_or_default();
         connection.failure = Some(Failure { reason, stream, bytes_left });
         let sent = connection.outbox.fail().into_iter().enumerate();
-        self.completions.extend(sent.map(|(position, wr_id)| {
+        self.completions.extend(sent.map(|(position, ended)| {
             let status = if position == 0 { status } else { CompletionStatus::Flushed };
-            Completion { wr_id, connection: id, kind: CompletionKind::Sent, status }
+            Completion::of_request(id, &ended, status)
         }));
-        let received = connection.inbox.fail().into_iter();
-        self.completions.extend(received.map(|wr_id| flushed_receive(id, wr_id)));
+        let receives = connection.inbox.fail().into_iter();
+        self.completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
         let first = id.0 * self.qps_per_connection;
         for qp in &mut self.qps[first as usize..(first + self.qps_per_connection) as usize] {
             qp.requester.clear();
@@ -471,12 +465,18 @@ impl Transport for RoceV2 {
         self.connections[connection.index()].remote = remote;
     }
 
+    fn supports(&self, opcode: Opcode) -> bool {
+        matches!(opcode, Opcode::Write | Opcode::Send)
+    }
+
     fn post(&mut self, _now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let this = &mut self.connections[connection.index()];
         if this.failure.is_some() {
             return Err(PostError::Failed(connection.0));
         }
-        let message = this.outbox.post(request);
+        let Some(message) = this.outbox.post(request) else {
+            return Ok(());
+        };
         for share in this.split(&self.config, self.qps_per_connection, request.len) {
             let index = connection.0 * self.qps_per_connection + share.qp;
             self.qps[index as usize].requester.post(message, share.packet, share.packets);
@@ -488,9 +488,9 @@ impl Transport for RoceV2 {
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
         let this = &mut self.connections[connection.index()];
         if this.failure.is_some() {
-            self.completions.push_back(flushed_receive(connection, request.wr_id));
+            self.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
         } else {
-            this.inbox.post(request);
+            this.inbox.post(request, |_| {});
         }
     }
 
@@ -569,13 +569,9 @@ fn window(config: &RoceConfig, rate: Rate, base_rtt: Time) -> u32 {
     }
 }
 
-fn flushed_receive(connection: ConnId, wr_id: u32) -> Completion {
-    Completion { wr_id, connection, kind: CompletionKind::Received, status: CompletionStatus::Flushed }
-}
-
 #[cfg(test)]
 mod tests {
-    use metaroce_wire::{Opcode, Rkey, StreamId};
+    use metaroce_wire::StreamId;
 
     use super::*;
 
@@ -586,7 +582,7 @@ mod tests {
         let mut host = RoceV2::new(&RoceConfig { window_percent: 0, ..RoceConfig::default() }, environment);
         let id = host.connect(HostId(1));
         let (stream, len) = (StreamId(0), 100_000);
-        let request = WorkRequest { wr_id: 1, opcode: Opcode::Write, stream, local: 0, len, remote: 0, rkey: Rkey(0) };
+        let request = WorkRequest { wr_id: 1, stream, len, ..WorkRequest::default() };
         host.post(Time::ZERO, id, request).expect("a working connection");
         assert_eq!(host.connections[0].outbox.unsent(), len);
         for _ in 0..2 {

@@ -1,0 +1,235 @@
+//! What an acknowledgement changes at the sender: packets land or are lost, windows move, the
+//! receiver's hint is obeyed.
+
+use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
+
+use super::MetaRoce;
+use super::connection::{Connection, Resend};
+use super::flight::{NIL, Sent};
+use super::path::PathState;
+use super::serials::Serials;
+use crate::config::{Hints, Spray};
+use crate::verbs::{Completion, CompletionStatus};
+
+/// Doublings of the wait for a receiver that is not ready.
+const RNR_DOUBLINGS: u32 = 10;
+
+impl MetaRoce {
+    pub(super) fn handle_ack(&mut self, now: Time, ack: &MrAck) {
+        let id = ack.connection.index();
+        let Some(connection) = self.connections.get_mut(id) else { return };
+        let index = ack.path as usize;
+        let Some(path) = connection.paths.get_mut(index) else { return };
+        if connection.failed {
+            return;
+        }
+        if path.epoch == ack.epoch && path.state == PathState::Up {
+            self.take_path_report(now, id, ack);
+        }
+        let connection = &mut self.connections[id];
+        let (max, mut fresh) = connection.landed.learn(&Serials::of(ack.serial, ack.serials));
+        while fresh != 0 {
+            self.land_serial(now, id, max.wrapping_sub(fresh.trailing_zeros()));
+            fresh &= fresh - 1;
+        }
+        self.wake_after(id, 0, false);
+    }
+
+    /// The state of one path: what has landed, what is lost, and what that says of its window.
+    fn take_path_report(&mut self, now: Time, id: usize, ack: &MrAck) {
+        let (acked, lost) = self.land_reported(now, id, ack);
+        let connection = &mut self.connections[id];
+        let index = ack.path as usize;
+        let path = &mut connection.paths[index];
+        let plane = path.plane as usize;
+        self.counters.gap_detections += lost;
+        let rtt = ack.echo.until(now);
+        connection.variation.on_error(path.on_rtt(rtt));
+        let nearer = rtt < connection.least_rtt;
+        connection.least_rtt = connection.least_rtt.min(rtt);
+        let (window, marks) = (path.cwnd, path.marks());
+        path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
+        let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
+        connection.resize(plane, window, resized);
+        if self.config.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < 64 {
+            connection.recycled[plane].push_back(bit);
+        }
+        if ack.verdict == Verdict::Placed {
+            connection.last_progress = now;
+        }
+        self.take_hint(now, id, ack.hint, nearer);
+        self.refresh_open(id, index);
+        self.wake_after(id, plane, lost > 0);
+    }
+
+    /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, and
+    /// how many are lost.
+    fn land_reported(&mut self, now: Time, id: usize, ack: &MrAck) -> (u32, u64) {
+        let connection = &mut self.connections[id];
+        let index = ack.path as usize;
+        let plane = connection.paths[index].plane as usize;
+        let (mut acked, mut lost) = (0, 0);
+        let mut first = connection.paths[index].flight.first;
+        let mut refused = None;
+        while first != NIL {
+            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
+            if behind < 0 {
+                break;
+            }
+            let newest = behind == 0;
+            let arrived = if newest {
+                ack.verdict == Verdict::Placed
+            } else {
+                let k = behind as u32 - 1;
+                k < 256 && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
+            };
+            if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {
+                // It may still be on its way, on a fabric that reorders inside a path.
+                break;
+            }
+            let sent = connection.land(&mut self.flight, index);
+            if arrived {
+                acked += 1;
+                landed(ConnId(id as u32), connection, &sent, &mut self.completions);
+            } else if newest && ack.verdict != Verdict::Trimmed {
+                refused = Some(sent);
+            } else {
+                // A path is FIFO: a later number has arrived, so this one is lost (F6).
+                lost += 1;
+                connection.lose(&sent, plane, self.config.same_path_attempts);
+            }
+            first = connection.paths[index].flight.first;
+        }
+        if let Some(sent) = refused {
+            self.take_refusal(now, id, &sent, ack.verdict);
+        }
+        (acked, lost)
+    }
+
+    /// The receiver did not take a packet.
+    fn take_refusal(&mut self, now: Time, id: usize, sent: &Sent, verdict: Verdict) {
+        if verdict == Verdict::NotReady {
+            self.wait_for_receiver(now, id, sent);
+            return;
+        }
+        let status = match verdict {
+            Verdict::AccessError => CompletionStatus::AccessError,
+            Verdict::LengthError => CompletionStatus::LengthError,
+            _ => CompletionStatus::PeerFailed,
+        };
+        let completions = &mut self.completions;
+        self.connections[id].outbox.refuse(sent.piece.message, status, |ended, status| {
+            completions.push_back(Completion::of_request(ConnId(id as u32), &ended, status));
+        });
+    }
+
+    /// A Send found no receive: later again, less and less often, and not for ever.
+    fn wait_for_receiver(&mut self, now: Time, id: usize, sent: &Sent) {
+        let doubled = |attempt: u32| self.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
+        let waited: u64 = (0..u32::from(sent.attempts)).map(doubled).fold(0, u64::saturating_add);
+        if waited >= self.config.dead_after_ps || sent.attempts == u8::MAX {
+            self.fail(id, CompletionStatus::RnrRetryExceeded);
+            return;
+        }
+        let due = now + Time(doubled(u32::from(sent.attempts)));
+        let connection = &mut self.connections[id];
+        if connection.outbox.is_open(sent.piece.message) {
+            connection.waiting.push((due, sent.again()));
+            self.arm(id, due);
+        }
+    }
+
+    /// Pieces whose wait for the receiver is over may leave on any path. Answers when the next is.
+    pub(super) fn resume_waiting(&mut self, now: Time, id: usize) -> Time {
+        let connection = &mut self.connections[id];
+        let mut next = Time::NEVER;
+        let mut resumed = false;
+        let waiting: Vec<(Time, Resend)> = std::mem::take(&mut connection.waiting);
+        for (due, resend) in waiting {
+            if due > now {
+                next = next.min(due);
+                connection.waiting.push((due, resend));
+            } else {
+                resumed = true;
+                connection.lost += 1;
+                connection.resend_anywhere.push_back(resend);
+            }
+        }
+        if resumed {
+            let planes = self.all_planes();
+            self.wake(id, planes);
+        }
+        next
+    }
+
+    /// One packet is known to have been placed. Of earlier ones of its path this says nothing.
+    #[inline]
+    fn land_serial(&mut self, now: Time, id: usize, serial: u32) {
+        let connection = &mut self.connections[id];
+        let Some(slot) = self.flight.by_serial(&connection.order, serial) else { return };
+        let index = self.flight.get(slot).path as usize;
+        let path = &mut connection.paths[index];
+        path.expiries = 0;
+        let sent = if path.flight.first == slot {
+            connection.land(&mut self.flight, index)
+        } else {
+            connection.land_behind(&mut self.flight, index, slot)
+        };
+        // Acknowledged late: what time-based detection has to allow for.
+        connection.variation.on_error(connection.paths[index].on_rtt(sent.at.until(now)));
+        connection.paths[index].landed_aside();
+        landed(ConnId(id as u32), connection, &sent, &mut self.completions);
+        self.refresh_open(id, index);
+    }
+
+    /// Lets the connection back into the ready queues that it left for want of window.
+    fn wake_after(&mut self, id: usize, plane: usize, lost: bool) {
+        let connection = &self.connections[id];
+        let mut planes = connection.unblocked(self.shape.mtu);
+        if lost {
+            planes |= if connection.resend_anywhere.is_empty() { 1 << plane } else { self.all_planes() };
+        }
+        if planes != 0 {
+            self.wake(id, planes);
+        }
+    }
+
+    /// The receiver's share for this sender becomes its connection window, and its pace (F8).
+    #[inline]
+    fn take_hint(&mut self, now: Time, id: usize, hint: RateHint, nearer: bool) {
+        let connection = &mut self.connections[id];
+        connection.hint_at = now;
+        if hint == connection.last_hint && hint != RateHint::NONE && !nearer {
+            return;
+        }
+        connection.last_hint = hint;
+        let mtu = u64::from(self.shape.mtu);
+        let Some(rate) = hint.decode() else {
+            (connection.window, connection.pace) = (self.window_cap, 0);
+            return;
+        };
+        let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
+        let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
+        connection.window = (granted + mtu).min(self.window_cap);
+        // Less than a packet a round trip cannot be said by a window: one packet at a time, paced.
+        connection.pace =
+            if granted < mtu || self.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
+        if granted < mtu {
+            connection.window = mtu;
+        }
+    }
+}
+
+/// `sent` was placed: its message may be complete, and others of its stream with it.
+fn landed(
+    id: ConnId,
+    connection: &mut Connection,
+    sent: &Sent,
+    completions: &mut std::collections::VecDeque<Completion>,
+) {
+    connection.outbox.acknowledge(sent.piece.message, |ended, status| {
+        if status != CompletionStatus::Success || !ended.unsignaled {
+            completions.push_back(Completion::of_request(id, &ended, status));
+        }
+    });
+}

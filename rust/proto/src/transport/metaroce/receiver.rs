@@ -1,0 +1,170 @@
+//! The receiving side: data and requests are placed on arrival, and acknowledged per path.
+//!
+//! An acknowledgement leaves at once where the sender needs it: a gap, a change of mark, the end of
+//! a message, a refusal, or because it asked. Otherwise one may cover up to `ack_every` packets (ours).
+
+use metaroce_wire::{
+    Body, Ecn, Envelope, MrAck, MrData, MrRequest, Opcode, PathHeader, RateHint, Request, Sending, Time, Verdict,
+    lengths,
+};
+
+use super::MetaRoce;
+use super::ledger::{Noted, PathLedger};
+use crate::inbox::{Effect, Placed};
+use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, Regions};
+
+impl MetaRoce {
+    pub(super) fn handle_data(
+        &mut self,
+        now: Time,
+        envelope: &Envelope,
+        data: &MrData,
+        regions: &Regions,
+    ) -> Option<Placement> {
+        let (id, segment) = (data.header.connection, &data.segment);
+        let connection = self.connections.get_mut(id.index())?;
+        let placed = if connection.failed {
+            Placed::Refused(Verdict::PeerFailed)
+        } else if envelope.trimmed {
+            Placed::Refused(Verdict::Trimmed)
+        } else if segment.opcode == Opcode::Response {
+            let completions = &mut self.completions;
+            let placed = connection.outbox.place_answer(segment, envelope.src, |ended, status| {
+                if status != CompletionStatus::Success || !ended.unsignaled {
+                    completions.push_back(Completion::of_request(id, &ended, status));
+                }
+            });
+            if let Placed::Fresh(Placement { message_done: true, .. }) = placed {
+                let planes = self.all_planes();
+                self.wake(id.index(), planes);
+            }
+            placed
+        } else {
+            let completions = &mut self.completions;
+            // Payload sets off no execution by itself; what it lets through comes back here.
+            let mut released = Vec::new();
+            let placed = connection.inbox.place(segment, data.imm, regions, |effect| match effect {
+                Effect::Execute(request) => released.push(request),
+                other => completions.extend(other.completion(id)),
+            });
+            released.into_iter().for_each(|request| self.execute(id.index(), request));
+            placed
+        };
+        self.acknowledge(now, envelope, (&data.header, segment.backlog), &placed)
+    }
+
+    pub(super) fn handle_request(&mut self, now: Time, envelope: &Envelope, asked: &MrRequest, regions: &Regions) {
+        let id = asked.header.connection;
+        let Some(connection) = self.connections.get_mut(id.index()) else { return };
+        let placed = if connection.failed {
+            Placed::Refused(Verdict::PeerFailed)
+        } else if asked.request.opcode == Opcode::Probe {
+            Placed::Taken
+        } else {
+            let completions = &mut self.completions;
+            let mut released = Vec::new();
+            let placed = connection.inbox.ask(&asked.request, regions, |effect| match effect {
+                Effect::Execute(request) => released.push(request),
+                other => completions.extend(other.completion(id)),
+            });
+            released.into_iter().for_each(|request| self.execute(id.index(), request));
+            placed
+        };
+        self.acknowledge(now, envelope, (&asked.header, asked.request.backlog), &placed);
+    }
+
+    /// A request of the peer takes effect: its answer is a message like any other, but of no stream of ours.
+    pub(super) fn execute(&mut self, id: usize, request: Request) {
+        if request.opcode.is_atomic() {
+            self.atomics.push_back(Atomic { connection: metaroce_wire::ConnId(id as u32), request });
+            return;
+        }
+        let len = if request.opcode == Opcode::Read { request.operands[0] } else { 0 };
+        self.answer(id, &request, len, 0);
+    }
+
+    /// Sends the answer to a request: `len` bytes from its address, or `value`.
+    pub(super) fn answer(&mut self, id: usize, request: &Request, len: u64, value: u64) {
+        let connection = &mut self.connections[id];
+        connection.outbox.respond(request, len, value);
+        if connection.paths.is_empty() {
+            connection.open_paths(&self.shape, &self.config);
+        }
+        let planes = self.all_planes();
+        self.wake(id, planes);
+    }
+
+    /// Books a packet on its path and acknowledges it, now or with a later one. With its header comes
+    /// the backlog behind it.
+    fn acknowledge(
+        &mut self,
+        now: Time,
+        envelope: &Envelope,
+        header: (&PathHeader, u16),
+        placed: &Placed,
+    ) -> Option<Placement> {
+        let (header, backlog) = header;
+        let (mut placement, mut verdict) = (None, Verdict::Placed);
+        match *placed {
+            Placed::Fresh(fresh) => {
+                self.counters.placed += 1;
+                self.counters.placed_bytes += u64::from(fresh.len);
+                placement = Some(fresh);
+            }
+            Placed::Taken => {}
+            Placed::Duplicate => self.counters.duplicates += 1,
+            Placed::Refused(why) => {
+                verdict = why;
+                self.counters.rnr += u64::from(why == Verdict::NotReady);
+                self.counters.refused +=
+                    u64::from(matches!(why, Verdict::AccessError | Verdict::LengthError | Verdict::PeerFailed));
+            }
+        }
+        let id = header.connection.index();
+        let connection = &mut self.connections[id];
+        // A queue that was full has more to say than a mark.
+        let marked = envelope.ecn == Ecn::Ce || verdict == Verdict::Trimmed;
+        self.counters.marked += u64::from(marked);
+        if connection.ledgers.is_empty() {
+            connection.ledgers = vec![PathLedger::default(); self.shape.planes * self.shape.paths_per_plane].into();
+        }
+        let ledger = connection.ledgers.get_mut(header.path as usize)?;
+        let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict == Verdict::Placed) else {
+            return placement;
+        };
+        if verdict == Verdict::Placed {
+            connection.placed.insert(header.serial);
+        }
+        let hint = match self.config.hints {
+            crate::config::Hints::Off => RateHint::NONE,
+            _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
+        };
+        connection.untold += 1;
+        let patient = verdict == Verdict::Placed
+            && header.sending == Sending::First
+            && noted == Noted::default()
+            && !placement.is_some_and(|p| p.message_done)
+            && u32::from(connection.untold) < self.config.ack_every;
+        if !patient {
+            connection.untold = 0;
+            let (serial, serials) = connection.placed.parts();
+            let ack = MrAck {
+                sack: ledger.sack(),
+                echo: header.sent_at,
+                connection: connection.remote,
+                max_pps: ledger.max(),
+                ce_count: ledger.ce(),
+                hint,
+                path: header.path,
+                epoch: header.epoch,
+                verdict: if header.pps == ledger.max() { verdict } else { Verdict::Placed },
+                serial,
+                serials,
+            };
+            let len = lengths::mr_ack(ledger.words());
+            self.reply(envelope, len, Body::MrAck(ack));
+            self.counters.acks += 1;
+        }
+        placement
+    }
+}

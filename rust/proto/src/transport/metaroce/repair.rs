@@ -1,0 +1,250 @@
+//! What time reveals: packets that are overdue, paths that are dead and return, connections that fail.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+
+use metaroce_wire::{Body, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, Time, lengths};
+
+use super::MetaRoce;
+use super::connection::{Connection, Resend};
+use super::flight::NIL;
+use super::path::PathState;
+use crate::config::Tail;
+use crate::verbs::{Completion, CompletionStatus, PostError};
+
+/// Where nothing moves at all, probes thin out: one in this part of the silence. Ours.
+const SILENCE_SHARE: u64 = 8;
+
+impl MetaRoce {
+    /// The connection's timer: declares what is overdue lost, probes paths that are down, and
+    /// gives up when nothing has moved for too long.
+    pub(super) fn on_timer(&mut self, now: Time, id: usize) {
+        let dead_after = Time(self.config.dead_after_ps);
+        if self.connections[id].failed {
+            return;
+        }
+        let mut next = Time::NEVER;
+        loop {
+            let connection = &mut self.connections[id];
+            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order) else { break };
+            let path = &connection.paths[index as usize];
+            let timeout = path.tail_timeout(&self.config, connection.variation);
+            let probed = self.config.tail == Tail::Probe && path.expiries > 0;
+            let due = timeout + if probed { sent_at.max(path.moment) } else { sent_at };
+            if due > now {
+                next = due;
+                break;
+            }
+            if now.since(connection.last_progress) >= dead_after {
+                self.fail(id, CompletionStatus::RetryExceeded);
+                return;
+            }
+            self.expire(now, id, sent_at, index as usize);
+        }
+        // Who has nothing to send needs no path: probing goes on with the next post.
+        if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {
+            next = next.min(self.probe_paths(now, id));
+        }
+        if !self.connections[id].waiting.is_empty() {
+            next = next.min(self.resume_waiting(now, id));
+        }
+        if self.connections[id].held_back {
+            next = next.min(self.resume_pace(now, id));
+        }
+        if next != Time::NEVER {
+            self.arm(id, next);
+        }
+    }
+
+    /// Lets a connection that its pace held back try again. Answers when that will be.
+    fn resume_pace(&mut self, now: Time, id: usize) -> Time {
+        let connection = &mut self.connections[id];
+        if connection.paced_until > now {
+            return connection.paced_until;
+        }
+        connection.held_back = false;
+        let planes = connection.blocked;
+        self.wake(id, planes);
+        Time::NEVER
+    }
+
+    pub(super) fn arm(&mut self, id: usize, due: Time) {
+        let connection = &mut self.connections[id];
+        if due < connection.armed {
+            connection.armed = due;
+            self.timers.push(Reverse((due, id as u32)));
+            self.next_timer = self.next_timer.min(due);
+        }
+    }
+
+    /// The oldest packet of a path, which is also the oldest of the connection, is overdue.
+    fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
+        let connection = &mut self.connections[id];
+        let path = &mut connection.paths[index];
+        if self.config.tail == Tail::Probe && path.expiries == 0 {
+            path.on_expiry(now, sent_at);
+            self.send_tail_probe(now, id, index);
+            return;
+        }
+        let plane = index / self.shape.paths_per_plane;
+        let sent = connection.land(&mut self.flight, index);
+        connection.lose(&sent, plane, self.config.same_path_attempts);
+        let path = &mut connection.paths[index];
+        path.on_expiry(now, sent_at);
+        self.counters.timer_detections += 1;
+        self.counters.timeouts += u64::from(path.expiries >= 2);
+        if u32::from(path.expiries) >= self.config.down_after {
+            self.path_down(now, id, index);
+        }
+        self.refresh_open(id, index);
+        let planes = self.all_planes();
+        self.wake(id, planes);
+    }
+
+    /// Gives up a path: what is on it, or waits for it, goes elsewhere. With half of its paths, the
+    /// whole plane is given up (ours).
+    fn path_down(&mut self, now: Time, id: usize, index: usize) {
+        let (paths_per_plane, plane) = (self.shape.paths_per_plane, index / self.shape.paths_per_plane);
+        self.leave(now, id, index);
+        let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
+        let connection = &self.connections[id];
+        let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
+        if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
+            own.for_each(|sibling| self.leave(now, id, sibling));
+        }
+    }
+
+    fn leave(&mut self, now: Time, id: usize, index: usize) {
+        let stride = self.shape.paths_per_plane as u16 + 1;
+        let connection = &mut self.connections[id];
+        // The last path stays: its last-resort timer keeps trying.
+        let last = usize::from(connection.paths_down) + 1 == connection.paths.len();
+        if last || connection.paths[index].state != PathState::Up {
+            return;
+        }
+        self.abandon(id, index);
+        self.connections[id].paths[index].go_down(now, stride);
+        self.counters.paths_died += 1;
+        self.refresh_open(id, index);
+    }
+
+    /// Takes everything off a path, to be sent on others, and counts it out.
+    fn abandon(&mut self, id: usize, index: usize) {
+        let plane = index / self.shape.paths_per_plane;
+        let connection = &mut self.connections[id];
+        while connection.paths[index].flight.first != NIL {
+            let sent = connection.land(&mut self.flight, index);
+            connection.lose_to_any(&sent);
+        }
+        let window = connection.paths[index].cwnd;
+        connection.resize(plane, window, 0);
+        let Connection { resend, resend_anywhere, paths_down, .. } = connection;
+        let (away, stay) = std::mem::take(&mut resend[plane]).into_iter().partition(|lost| lost.path as usize == index);
+        resend[plane] = stay;
+        resend_anywhere.extend::<VecDeque<Resend>>(away);
+        *paths_down += 1;
+    }
+
+    /// Takes a plane out of use for a connection, or back into it (F11: an extension call).
+    pub(super) fn set_denied(&mut self, now: Time, id: usize, plane: usize, denied: bool) -> Result<(), PostError> {
+        if self.connections[id].paths.is_empty() {
+            self.connections[id].open_paths(&self.shape, &self.config);
+        }
+        let own = plane * self.shape.paths_per_plane..(plane + 1) * self.shape.paths_per_plane;
+        let allowed =
+            |(index, path): (usize, &super::path::SendPath)| !own.contains(&index) && path.state != PathState::Denied;
+        if denied && !self.connections[id].paths.iter().enumerate().any(allowed) {
+            return Err(PostError::NoPlaneLeft(plane as u8));
+        }
+        for index in own {
+            match self.connections[id].paths[index].state {
+                PathState::Up if denied => self.abandon(id, index),
+                PathState::Denied if !denied => self.connections[id].paths[index].moment = now,
+                PathState::Down if denied => {}
+                _ => continue,
+            }
+            // A path that is allowed again has to answer a probe first.
+            let state = if denied { PathState::Denied } else { PathState::Down };
+            self.connections[id].paths[index].leave_for(state);
+            self.refresh_open(id, index);
+        }
+        self.arm(id, now);
+        let planes = self.all_planes();
+        self.wake(id, planes);
+        Ok(())
+    }
+
+    /// Probes the paths whose time has come. Answers when the next probe is due.
+    fn probe_paths(&mut self, now: Time, id: usize) -> Time {
+        let mut next = Time::NEVER;
+        for index in 0..self.connections[id].paths.len() {
+            let path = &self.connections[id].paths[index];
+            if path.state != PathState::Down {
+                continue;
+            }
+            if path.moment <= now {
+                self.send_probe(now, id, index);
+            }
+            next = next.min(self.connections[id].paths[index].moment);
+        }
+        next
+    }
+
+    fn send_probe(&mut self, now: Time, id: usize, index: usize) {
+        let connection = &mut self.connections[id];
+        let path = &mut connection.paths[index];
+        let silence = now.since(connection.last_progress).0 / SILENCE_SHARE;
+        path.moment = now + Time(self.config.probe_interval_ps.max(silence));
+        let (plane, entropy, epoch) = (PlaneId(path.plane), path.entropy, path.epoch);
+        let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch };
+        let envelope = Envelope { len: lengths::mr_probe(), ..self.envelope(id, entropy, plane, Class::Control) };
+        self.push_control(plane, Packet { envelope, body: Body::MrProbe(probe) });
+        self.counters.probes += 1;
+    }
+
+    pub(super) fn handle_probe_reply(&mut self, now: Time, probe: &MrProbe) {
+        let id = probe.connection.index();
+        let Some(connection) = self.connections.get_mut(id) else {
+            return;
+        };
+        let Some(path) = connection.paths.get_mut(probe.path as usize) else {
+            return;
+        };
+        if path.state != PathState::Down || path.epoch != probe.epoch || connection.failed {
+            return;
+        }
+        path.come_up(self.shape.path_window);
+        path.on_rtt(now.since(probe.sent_at));
+        connection.resize(probe.path as usize / self.shape.paths_per_plane, 0, self.shape.path_window);
+        connection.paths_down -= 1;
+        self.counters.paths_revived += 1;
+        self.refresh_open(id, probe.path as usize);
+        let planes = self.all_planes();
+        self.wake(id, planes);
+    }
+
+    /// Gives a connection up: every open request ends, the first with the reason.
+    pub(super) fn fail(&mut self, id: usize, why: CompletionStatus) {
+        let connection = &mut self.connections[id];
+        if connection.failed {
+            return;
+        }
+        connection.failed = true;
+        connection.abandoned = connection.outbox.open_bytes();
+        let number = ConnId(id as u32);
+        let mut status = why;
+        for ended in connection.outbox.fail() {
+            self.completions.push_back(Completion::of_request(number, &ended, status));
+            status = CompletionStatus::Flushed;
+        }
+        for receive in connection.inbox.fail() {
+            self.completions.push_back(Completion::of_receive(number, &receive, CompletionStatus::Flushed));
+        }
+        connection.waiting.clear();
+        for index in 0..connection.paths.len() {
+            while connection.paths[index].flight.first != NIL {
+                connection.land(&mut self.flight, index);
+            }
+        }
+    }
+}

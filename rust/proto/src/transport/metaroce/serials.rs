@@ -1,0 +1,96 @@
+//! Which of a connection's packets have been placed, by serial: the highest, and the 64 before it.
+//!
+//! The receiver keeps one to tell with every acknowledgement, the sender one of what it was told: an
+//! acknowledgement then covers packets of any path, and what lost ones before it said (ours).
+
+/// A set of serials near its maximum. Serials wrap.
+#[derive(Clone, Copy, Debug)]
+pub struct Serials {
+    max: u32,
+    /// Bit k: `max - 1 - k` is in the set.
+    before: u64,
+}
+
+impl Serials {
+    /// Nothing yet; the first serial is 0.
+    pub const NONE: Serials = Serials { max: u32::MAX, before: 0 };
+
+    /// As an acknowledgement has it.
+    pub const fn of(max: u32, before: [u32; 2]) -> Serials {
+        Serials { max, before: (before[1] as u64) << 32 | before[0] as u64 }
+    }
+
+    /// As an acknowledgement has it.
+    pub const fn parts(&self) -> (u32, [u32; 2]) {
+        (self.max, [self.before as u32, (self.before >> 32) as u32])
+    }
+
+    /// Adds one.
+    #[inline]
+    pub fn insert(&mut self, serial: u32) {
+        self.learn(&Serials { max: serial, before: 0 });
+    }
+
+    /// Adds what `told` has, and answers what of it is new: `(max, bits)` as in the set itself, with
+    /// the maximum as another bit below. `max - k` is new where bit k is set.
+    #[inline]
+    pub fn learn(&mut self, told: &Serials) -> (u32, u128) {
+        let ahead = told.max.wrapping_sub(self.max) as i32;
+        let own = u128::from(self.before) << 1 | 1;
+        let theirs = u128::from(told.before) << 1 | 1;
+        let (max, own, theirs) = if ahead >= 0 {
+            (told.max, own.checked_shl(ahead as u32).unwrap_or(0), theirs)
+        } else {
+            (self.max, own, theirs.checked_shl(ahead.unsigned_abs()).unwrap_or(0))
+        };
+        let all = own | theirs;
+        *self = Serials { max, before: (all >> 1) as u64 };
+        (max, theirs & !own & ((1 << 65) - 1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn what_is_new_is_new_once(start in any::<u32>(), steps in prop::collection::vec(-70i32..90, 1..100)) {
+            let mut told = Serials { max: start.wrapping_sub(1), before: 0 };
+            let mut known = told;
+            let (mut serial, mut seen) = (start, BTreeSet::new());
+            for (position, step) in steps.into_iter().enumerate() {
+                serial = serial.wrapping_add_signed(step);
+                told.insert(serial);
+                if position % 3 == 0 {
+                    // Others are lost on their way.
+                    let (max, mut fresh) = known.learn(&told);
+                    while fresh != 0 {
+                        let serial = max.wrapping_sub(fresh.trailing_zeros());
+                        prop_assert!(seen.insert(serial) || seen.len() > 64, "{serial} twice");
+                        fresh &= fresh - 1;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_covers_lost_and_overtaken_ones() {
+        let mut receiver = Serials::NONE;
+        let mut sender = Serials::NONE;
+        let mut told = Vec::new();
+        for serial in 0..6 {
+            receiver.insert(serial);
+            told.push(receiver);
+        }
+        assert_eq!(sender.learn(&told[0]), (0, 0b1));
+        assert_eq!(sender.learn(&told[4]), (4, 0b1111));
+        assert_eq!(sender.learn(&told[2]), (4, 0));
+        assert_eq!(sender.learn(&told[5]), (5, 0b1));
+    }
+}
