@@ -225,10 +225,11 @@ pub(crate) fn full_packet(spec: &Spec) -> u32 {
     }
 }
 
-/// Payload rate of a host: all its ports, full packets, headers and gaps taken off.
+/// Payload rate of the fastest host: all its ports, full packets, headers and gaps taken off.
 pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
-    let total: u64 = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(0), PlaneId(p as u8)).0).sum();
-    let share = u128::from(total) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
+    let of_host = |host| (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8)).0).sum();
+    let fastest: u64 = (0..spec.fabric.hosts).map(of_host).max().unwrap_or(0);
+    let share = u128::from(fastest) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
     Rate(share as u64)
 }
 

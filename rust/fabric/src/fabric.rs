@@ -1,11 +1,11 @@
 //! The fabric itself: a packet's way from port to port, faults, and where every packet ended.
 
-use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, prefetch};
+use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, lengths, prefetch};
 
 use crate::loss::{Loss, draw};
 use crate::port::{Port, PortSide, Refusal};
 use crate::routing::{Edge, PlaneShape, Routes};
-use crate::spec::{Cable, Ecmp, Target};
+use crate::spec::{Cable, Ecmp, Switching, Target};
 
 /// Why a packet ended before its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,9 @@ pub struct Counters {
     pub link_down: u64,
     /// Without a route.
     pub no_route: u64,
-    /// Packets serialised on a link, host links included, and those of them with payload.
+    /// Packets that a switch cut down to their headers and sent on.
+    pub trimmed: u64,
+    /// Packets serialised on a link, host links included, and the data packets of them.
     pub link_hops: u64,
     /// See `link_hops`.
     pub data_link_hops: u64,
@@ -96,6 +98,7 @@ pub(crate) struct Down {
 pub struct Fabric {
     pub(crate) hosts: u32,
     pub(crate) ecmp: Ecmp,
+    pub(crate) switching: Switching,
     pub(crate) loss: Loss,
     pub(crate) reroute_delay: Time,
     pub(crate) switches: Vec<SwitchState>,
@@ -256,23 +259,54 @@ impl Fabric {
 
     #[inline]
     fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        let link = packet.link as usize;
-        match self.ports[link].transmit(&mut self.sides, now, packet) {
-            Ok(arrival) => {
-                self.counters.link_hops += 1;
-                let data = packet.class == Class::Data;
-                self.counters.data_link_hops += u64::from(data);
-                if self.loss.threshold > 0
-                    && (first || !self.loss.on_hosts_only)
-                    && (data || !self.loss.data_only)
-                    && draw(&mut self.sides[link].loss, self.loss.threshold)
-                {
-                    return self.drop(Drop::Loss);
-                }
-                Step::Arrives(arrival)
-            }
+        let port = &mut self.ports[packet.link as usize];
+        let sent = if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
+            port.transmit_first(&mut self.sides, now, packet)
+        } else {
+            port.transmit(&mut self.sides, now, packet)
+        };
+        match sent {
+            Ok(arrival) => self.sent(arrival, packet, first),
+            Err(Refusal::Full) if self.switching.trim && packet.class == Class::Data => self.trim(now, packet),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, arrival: Time, packet: &Envelope, first: bool) -> Step {
+        self.counters.link_hops += 1;
+        let data = packet.class == Class::Data;
+        self.counters.data_link_hops += u64::from(data);
+        if self.loss.threshold > 0
+            && (first || !self.loss.on_hosts_only)
+            && (data || !self.loss.data_only)
+            && draw(&mut self.sides[packet.link as usize].loss, self.loss.threshold)
+        {
+            return self.drop(Drop::Loss);
+        }
+        Step::Arrives(arrival)
+    }
+
+    /// A data packet finds a switch's queue full: its headers go on if there is room for them.
+    #[cold]
+    fn trim(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        let port = &mut self.ports[packet.link as usize];
+        let whole = !packet.trimmed;
+        packet.trimmed = true;
+        packet.len = packet.len.min(lengths::TRIMMED);
+        let sent = match self.switching.control_priority {
+            // It has just been refused there.
+            true if !whole => Err(Refusal::Full),
+            true => port.transmit_first(&mut self.sides, now, packet),
+            false => port.transmit_reserved(&mut self.sides, now, packet),
+        };
+        match sent {
+            Ok(arrival) => {
+                self.counters.trimmed += u64::from(whole);
+                self.sent(arrival, packet, false)
+            }
+            Err(_) => self.drop(Drop::Queue),
         }
     }
 
