@@ -199,13 +199,10 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Round trip of a full data packet and its acknowledgement between the farthest hosts.
 fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
     let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
-    let mut far = fabric.one_host_per_leaf();
-    if far.len() == 1 && spec.fabric.hosts > 1 {
-        far = vec![HostId(0), HostId(1)];
-    }
     let mut longest = Time::ZERO;
     for plane in 0..spec.fabric.planes {
         let plane = PlaneId(plane as u8);
+        let far = fabric.slowest_hosts(plane, data);
         for &a in &far {
             for &b in &far {
                 if a != b {

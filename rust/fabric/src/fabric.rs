@@ -206,12 +206,23 @@ impl Fabric {
         self.cables[link as usize / 2].rate
     }
 
-    /// One host of each leaf of the first plane.
-    pub fn one_host_per_leaf(&self) -> Vec<HostId> {
-        let first_of = |&leaf: &u32| self.attachments[..self.hosts as usize].iter().position(|a| a.leaf == leaf);
-        self.shapes
-            .first()
-            .map_or_else(Vec::new, |s| s.leaves.iter().filter_map(first_of).map(|h| HostId(h as u32)).collect())
+    /// The host of each leaf of `plane` whose cable takes longest for `len` bytes; of one leaf, two such hosts.
+    pub fn slowest_hosts(&self, plane: PlaneId, len: u32) -> Vec<HostId> {
+        let cable = |host: u32| {
+            let link = self.uplinks[plane.index() * self.hosts as usize + host as usize];
+            &self.cables[link as usize / 2]
+        };
+        let time = |&host: &u32| cable(host).rate.time_for(Bytes(u64::from(len))) + cable(host).delay;
+        let mut hosts: Vec<u32> = (0..self.hosts).collect();
+        hosts.sort_by_key(|host| std::cmp::Reverse(time(host)));
+        let shape = &self.shapes[plane.index()];
+        if shape.leaves.len() > 1 {
+            let mut seen = vec![false; self.switches.len()];
+            let leaf = |host: u32| self.attachments[plane.index() * self.hosts as usize + host as usize].leaf as usize;
+            hosts.retain(|&host| !std::mem::replace(&mut seen[leaf(host)], true));
+        }
+        hosts.truncate(shape.leaves.len().max(2));
+        hosts.into_iter().map(HostId).collect()
     }
 
     /// Time of one packet of `len` bytes on the wire from `src` to `dst` in `plane` with nothing in
