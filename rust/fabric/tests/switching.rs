@@ -235,3 +235,22 @@ fn three_tiers_multiply_their_choices_and_add_their_cables() {
         assert_eq!(idle, Time(cables * (1000 * 40 + 600_000)), "to host {to}");
     }
 }
+
+#[test]
+fn the_slowest_host_of_each_leaf_stands_for_it_and_of_one_leaf_the_two_slowest() {
+    let far = |leaves: u32, slow: &[u32]| {
+        let mut cables: Vec<Cable> = (0..6).map(|host| cable(host, 6 + host % leaves)).collect();
+        cables.extend((0..leaves).map(|leaf| cable(6 + leaf, 6 + leaves)));
+        slow.iter().for_each(|&host| cables[host as usize].rate = Rate::from_gbps(25));
+        let tiers: Vec<(u32, u32)> = (0..=leaves).map(|i| (0, if i < leaves { 1 } else { 2 })).collect();
+        let fabric = Fabric::new(&spec(6, 1, &tiers, cables)).expect("a valid fabric");
+        let mut hosts: Vec<u32> = fabric.slowest_hosts(PlaneId(0), FULL).iter().map(|h| h.0).collect();
+        hosts.sort_unstable();
+        hosts
+    };
+    assert_eq!(far(2, &[]), [0, 1]);
+    assert_eq!(far(2, &[3, 4]), [3, 4]);
+    assert_eq!(far(3, &[5]), [0, 1, 5]);
+    assert_eq!(far(1, &[]), [0, 1]);
+    assert_eq!(far(1, &[2, 5]), [2, 5]);
+}
