@@ -270,17 +270,30 @@ impl Fabric {
 
     #[inline]
     fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        let port = &mut self.ports[packet.link as usize];
-        let sent = if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
-            port.transmit_first(&mut self.sides, now, packet)
-        } else {
-            port.transmit(&mut self.sides, now, packet)
-        };
-        match sent {
+        if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
+            return self.cross_first(now, packet, first);
+        }
+        match self.ports[packet.link as usize].transmit(&mut self.sides, now, packet) {
             Ok(arrival) => self.sent(arrival, packet, first),
-            Err(Refusal::Full) if self.switching.trim && packet.class == Class::Data => self.trim(now, packet),
+            Err(refusal) => self.refused(now, packet, refusal),
+        }
+    }
+
+    #[inline(never)]
+    fn cross_first(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
+        match self.ports[packet.link as usize].transmit_first(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, first),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, now: Time, packet: &mut Envelope, refusal: Refusal) -> Step {
+        match refusal {
+            Refusal::Full if self.switching.trim && packet.class == Class::Data => self.trim(now, packet),
+            Refusal::Full => self.drop(Drop::Queue),
+            Refusal::Down => self.drop(Drop::LinkDown),
         }
     }
 
@@ -300,15 +313,12 @@ impl Fabric {
     }
 
     /// A data packet finds a switch's queue full: its headers go on if there is room for them.
-    #[cold]
     fn trim(&mut self, now: Time, packet: &mut Envelope) -> Step {
         let port = &mut self.ports[packet.link as usize];
         let whole = !packet.trimmed;
         packet.trimmed = true;
         packet.len = packet.len.min(lengths::TRIMMED);
         let sent = match self.switching.control_priority {
-            // It has just been refused there.
-            true if !whole => Err(Refusal::Full),
             true => port.transmit_first(&mut self.sides, now, packet),
             false => port.transmit_reserved(&mut self.sides, now, packet),
         };
