@@ -8,7 +8,8 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                 "switches": {"plane": [], "tier": []},      switch i is node hosts + i; tier 1 is next to hosts
                 "links": {"a": [], "b": [], "rate_bps": [], "delay_ps": [], "queue_bytes": [],
                           "ecn_kmin_bytes": [], "ecn_kmax_bytes": [], "ecn_pmax": []},      one row a cable
-                "ecmp"?: "linear" | "mixed", "reroute_delay_ps"?: 1000000000},
+                "ecmp"?: "linear" | "mixed", "reroute_delay_ps"?: 1000000000,
+                "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true},
      "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
@@ -23,7 +24,8 @@ Columns are C-contiguous little-endian buffers: the program (`metaroce.collectiv
 The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, ``iteration_start_ps`` and ``iteration_end_ps``
 (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``, ``resolved`` (JSON),
 ``counters``, ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and ``wqe_placed_ps`` (bytes of u64,
-empty unless recorded, 2^64 - 1 = never), ``memory`` (bytes, where it came in) and ``payload_line_rate_bps``.
+empty unless recorded, 2^64 - 1 = never), ``memory`` (bytes, where it came in) and
+``payload_line_rate_bps`` (of the fastest host).
 """
 
 from typing import Any

@@ -41,6 +41,13 @@ class Config(BaseModel):
         except ValidationError as error:
             raise _one_line(type(self), error) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, value: Any) -> Any:
+        if isinstance(value, dict) and (unknown := [k for k in value if k not in cls.model_fields]):
+            raise ConfigError.unknown("key", unknown[0], cls.model_fields)
+        return value
+
     def replace(self, **changes: Any) -> Any:
         """A copy with some fields changed, validated again."""
         return type(self)(**{**{k: getattr(self, k) for k in self.model_fields_set}, **changes})
@@ -138,8 +145,6 @@ def _one_line(model: type[BaseModel], error: ValidationError) -> ConfigError:
     if isinstance(cause, ConfigError):
         inner = "" if where == cause.field else cause.field
         return ConfigError.of(".".join(filter(None, (where, inner))), cause.value, cause.allowed)
-    if first["type"] == "extra_forbidden":
-        return ConfigError.unknown("key", where, model.model_fields)
     if first["type"] == "missing" and len(first["loc"]) == 1:
         required = [name for name, field in model.model_fields.items() if field.is_required()]
         return ConfigError.of(where, None, "missing; required keys: " + ", ".join(required))

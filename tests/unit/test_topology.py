@@ -2,7 +2,8 @@ import networkx
 import pytest
 
 from metaroce import ConfigError, topology
-from metaroce.topology import LeafSpine
+from metaroce.reports.topology import headline, round_trip_ps, summary
+from metaroce.topology import FatTree, LeafSpine
 
 LINK = {"rate": "200Gbps", "delay": "600ns", "queue": "1MiB", "ecn": {"kmin": "50KiB", "kmax": "200KiB", "pmax": 0.2}}
 SHAPES = {  # hosts, planes, switches, cables
@@ -13,8 +14,13 @@ SHAPES = {  # hosts, planes, switches, cables
     "deep-buffer-64": (64, 4, 64, 512),
     "fat-tree-64": (64, 1, 48, 192),
     "fat-tree-128": (128, 1, 80, 384),
+    "fat-tree-k8": (128, 1, 80, 384),
     "fat-tree-1024": (1024, 1, 320, 3072),
+    "incast-1000": (1024, 4, 96, 4608),
+    "storage-incast-1000": (1024, 4, 96, 4608),
+    "scale-across-2x32": (64, 4, 64, 400),
 }
+GBPS = 10**9
 
 
 def small(**changes):
@@ -93,9 +99,16 @@ def test_hosts_come_first_and_switches_are_numbered_after_them():
 
 
 def test_options_left_unset_are_left_out():
-    assert {"ecmp", "reroute_delay_ps"}.isdisjoint(small().spec())
-    spec = small(ecmp="mixed", reroute_delay="1ms").spec()
-    assert (spec["ecmp"], spec["reroute_delay_ps"]) == ("mixed", 10**9)
+    options = {
+        "ecmp": "mixed",
+        "reroute_delay_ps": 10**9,
+        "trim": True,
+        "control_priority": True,
+        "last_hop_ecn": False,
+    }
+    assert set(options).isdisjoint(small().spec())
+    spec = small(ecmp="mixed", reroute_delay="1ms", trim=True, control_priority=True, last_hop_ecn=False).spec()
+    assert options.items() <= spec.items()
 
 
 def test_host_cables_may_differ():
@@ -103,6 +116,130 @@ def test_host_cables_may_differ():
     rates = {rate for a, rate in zip(links["a"], links["rate_bps"], strict=True) if a < 8}
     assert rates == {400 * 10**9}
     assert set(links["delay_ps"]) == {600_000}
+
+
+def cables(topology, plane):
+    """Host cables in order of hosts, and the others, of one plane."""
+    fabric = topology.fabric
+    rows = [row for row in range(len(fabric.a)) if fabric.plane_of(row) == plane]
+    of_hosts = {fabric.a[row]: fabric.links[row] for row in rows if fabric.a[row] < fabric.hosts}
+    return [of_hosts[h] for h in range(fabric.hosts)], [fabric.links[r] for r in rows if fabric.a[r] >= fabric.hosts]
+
+
+FAT_TREE = {"pods": 2, "tors_per_pod": 2, "aggs_per_pod": 2, "cores_per_agg": 2, "hosts_per_tor": 2}
+
+
+@pytest.mark.parametrize("model", [small(), FatTree(planes=2, link=LINK, **FAT_TREE)], ids=["leaf-spine", "fat-tree"])
+def test_planes_and_hosts_may_differ(model):
+    changed = model.replace(
+        host_link={"rate": "100Gbps"},
+        plane={1: {"link": {"delay": "5us", "ecn": None}, "host_link": {"queue": "2MiB"}}},
+        host_links=[{"hosts": "1-7/3", "rate": "25Gbps"}, {"hosts": "5", "delay": "9us"}],
+    )
+    for plane, (delay, queue) in enumerate([(600_000, 1 << 20), (5_000_000, 2 << 20)]):
+        of_hosts, between = cables(changed, plane)
+        assert [c.rate // GBPS for c in of_hosts] == [100, 25, 100, 100, 25, 100, 100, 25]
+        assert [c.delay for c in of_hosts] == [delay] * 5 + [9_000_000] + [delay] * 2
+        assert {c.queue for c in of_hosts} == {queue}
+        assert {(c.rate, c.delay, c.queue) for c in between} == {(200 * GBPS, delay, 1 << 20)}
+        assert {c.ecn is None for c in [*of_hosts, *between]} == {plane == 1}
+
+
+def test_a_graph_takes_them_too_and_its_cables_still_override(tmp_path):
+    links = ", ".join(f'{{ a = "host{h}", b = "s{p}" }}' for h in (0, 1) for p in (0, 1))
+    switches = '{ name = "s0" }, { name = "s1", plane = 1 }'
+    path = graph_file(
+        tmp_path,
+        links.replace('"host1", b = "s1"', '"host1", b = "s1", rate = "5G"'),
+        switches,
+        "hosts = 2\nplanes = 2",
+    )
+    path.write_text(path.read_text() + '[plane.1.link]\nrate = "50G"\n[[host_links]]\nhosts = "1"\nrate = "25G"\n')
+    assert [rate // GBPS for rate in topology.load(path).spec()["links"]["rate_bps"]] == [100, 50, 25, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trim": 1}, "trim = 1: must be a valid boolean"),
+        ({"control_priority": "yes"}, "control_priority = 'yes': must be a valid boolean"),
+        ({"last_hop_ecn": 0}, "last_hop_ecn = 0: must be a valid boolean"),
+        ({"plane": {2: {}}}, r"plane = 2: must be 0 \.\. 1"),
+        ({"plane": {-1: {}}}, "plane.-1"),
+        ({"plane": {"x": {}}}, "plane.x"),
+        ({"plane": {1: {"delay": "1us"}}}, "'delay': unknown; allowed: host_link, link"),
+        ({"plane": {1: {"link": {"rate": "0G"}}}}, "plane.1.link.rate"),
+        ({"host_links": [{"hosts": "0-8", "rate": "1G"}]}, r"host_links.0.hosts = '0-8': hosts are 0 \.\. 7"),
+        ({"host_links": [{"hosts": "0-3"}, {"hosts": "3"}]}, "host_links.1.hosts = '3': host3 is named twice"),
+        ({"host_links": [{"hosts": "3-0"}]}, "host_links.0.hosts = '3-0': must be hosts like"),
+        ({"host_links": [{"hosts": "0-3/0"}]}, "host_links.0.hosts = '0-3/0': must be hosts like"),
+        ({"host_links": [{"hosts": "host3"}]}, "host_links.0.hosts = 'host3': must be hosts like"),
+        ({"host_links": [{"rate": "1G"}]}, "host_links.0.hosts"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        small(**changes).fabric  # noqa: B018 - builds it
+    assert "\n" not in str(error.value)
+
+
+def test_sites_are_joined_spine_by_spine_over_cables_that_differ_by_plane():
+    model = topology.load("scale-across-2x32")
+    fabric = model.fabric
+    delays = []
+    for plane in range(4):
+        long = [row for row, link in enumerate(fabric.links) if link.delay > 10**9 and fabric.plane_of(row) == plane]
+        ends = [(fabric.node_name(fabric.a[row]), fabric.node_name(fabric.b[row])) for row in long]
+        assert ends == [(f"p{plane}.spine{i}", f"p{plane}.spine{i + 4}") for i in range(4)]
+        delays += {fabric.links[row].delay for row in long}
+        # All hosts of a site together are slower than its way out.
+        assert sum(fabric.links[row].rate for row in long) >= sum(c.rate for c in cables(model, plane)[0]) // 2
+    assert delays == [2_500_000_000 * (100 + percent) // 100 for percent in (0, 2, 5, 10)]
+    hops, trip = round_trip_ps(fabric)
+    assert hops == 5
+    assert 5_500_000_000 < trip < 5_510_000_000
+
+
+def test_more_than_two_sites_are_all_joined():
+    model = topology.load("scale-across-2x32").replace(sites=3, spines=2)
+    fabric = model.fabric
+    long = {
+        (fabric.node_name(a), fabric.node_name(b))
+        for a, b, c in zip(fabric.a, fabric.b, fabric.links, strict=True)
+        if c.delay > 10**9
+    }
+    pairs = {(i, j) for i in range(6) for j in range(i + 1, 6) if i % 2 == j % 2}
+    assert long == {(f"p{p}.spine{i}", f"p{p}.spine{j}") for p in range(4) for i, j in pairs}
+
+
+def test_only_the_receivers_ports_bound_an_incast():
+    for name, rates in {"incast-1000": [200] * 6, "storage-incast-1000": [200, 25, 50, 100, 25, 50]}.items():
+        model = topology.load(name)
+        of_hosts, between = cables(model, 3)
+        assert [c.rate // GBPS for c in of_hosts[:6]] == rates
+        into_leaf = sum(c.rate for c in between) // 16
+        assert into_leaf >= 64 * of_hosts[0].rate
+
+
+def test_the_summary_shows_what_differs():
+    model = topology.load("storage-incast-1000").replace(trim=True, last_hop_ecn=False)
+    rows = dict(summary(model).rows)
+    assert rows["host rate"] == "100Gbps to 800Gbps"
+    assert rows["1364 host cables"].startswith("100Gbps")
+    assert rows["switches"] == "trim packets at full queues, do not mark at the last hop"
+    assert "4 planes x 25Gbps to 200Gbps" in headline(model)
+    assert "switches" not in dict(summary(small()).rows)
+
+
+def test_the_round_trip_is_that_of_the_slowest_hosts_in_the_slowest_plane():
+    trip = round_trip_ps(small().fabric)[1]
+    assert round_trip_ps(small(plane={1: {"link": {"delay": "1us"}}}).fabric)[1] == trip + 8 * 400_000
+    slow = [{"hosts": "2", "delay": "1us"}, {"hosts": "6", "delay": "2us"}]
+    assert round_trip_ps(small(host_links=slow).fabric)[1] == trip + 2 * (400_000 + 1_400_000)
+    one_leaf = small(leaves=1)
+    trip = round_trip_ps(one_leaf.fabric)[1]
+    slow = [{"hosts": "2-3", "delay": "1us"}]
+    assert round_trip_ps(one_leaf.replace(host_links=slow).fabric)[1] == trip + 4 * 400_000
 
 
 def test_no_ecn_crosses_as_zeros():
@@ -118,7 +255,7 @@ def test_an_unknown_name_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind = 1", "kind = 1: unknown; allowed: fat-tree, graph, leaf-spine"),
+        ("kind = 1", "kind = 1: unknown; allowed: fat-tree, graph, leaf-spine, sites"),
         ("kind = [", "not valid TOML"),
         ('kind = "leaf-spine"\nplane = 2', "unknown; allowed:|missing"),
         (

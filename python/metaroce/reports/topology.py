@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..topology import Fabric, Link, Topology
 from ..units import format_rate, format_size, format_time
@@ -37,18 +37,24 @@ def headline(topology: Topology) -> str:
     fabric = topology.fabric
     return (
         f"{topology.name}: {fabric.hosts} hosts, {fabric.planes} plane{'s' if fabric.planes > 1 else ''} x "
-        f"{format_rate(topology.host_cable.rate)}, {_switches(fabric)} a plane, "
+        f"{_rates(link.rate for link in _host_cables(fabric))}, {_switches(fabric)} a plane, "
         f"ECMP {topology.ecmp or DEFAULT_ECMP}"
     )
 
 
 def round_trip_ps(fabric: Fabric) -> tuple[int, int]:
-    """Cables between the two hosts furthest apart (in a plane); ps from a full packet's first bit to its ACK's last.
+    """Cables between the two hosts furthest apart in a plane; ps from a full packet's first bit to its ACK's last.
 
-    Empty network, store and forward at every switch; of equally long ways the first found.
+    Empty network, store and forward at every switch; in the plane where that takes longest, the slowest host of every
+    leaf, by the shortest ways in cables, of which the first found counts.
     """
-    way = _longest_way(fabric)
-    return len(way), sum(2 * link.delay + _serialise(link, _DATA_BYTES) + _serialise(link, _ACK_BYTES) for link in way)
+    trips = [(_trip(way), len(way)) for plane in range(fabric.planes) for way in _ways(fabric, plane)]
+    trip, hops = max(trips)
+    return hops, trip
+
+
+def _trip(way: Sequence[Link]) -> int:
+    return sum(2 * link.delay + _serialise(link, _DATA_BYTES) + _serialise(link, _ACK_BYTES) for link in way)
 
 
 def _serialise(link: Link, size: int) -> int:
@@ -66,17 +72,51 @@ def _properties(topology: Topology) -> Iterator[tuple[str, str]]:
         down, up = _radix(fabric, tier)
         count = sum(t == tier for t in fabric.switch_tiers) // fabric.planes
         yield f"{_TIERS.get(tier, f'tier {tier}')} switches", f"{count} a plane, radix {down} down + {up} up"
-    yield from _cable("host cables", topology.host_cable)
-    yield from _cable("other cables", topology.link)
+    hosts = _host_cables(fabric)
+    between = [link for a, b, link in zip(fabric.a, fabric.b, fabric.links, strict=True) if min(a, b) >= fabric.hosts]
+    yield from _cables("host cables", hosts)
+    yield from _cables("other cables", between)
+    if options := [name for name, on in _switching(topology) if on]:
+        yield "switches", ", ".join(options)
     hops, trip = round_trip_ps(fabric)
-    per_plane = topology.host_cable.rate * trip // (8 * 10**12)
+    rates = [0] * fabric.hosts
+    for a, b, link in zip(fabric.a, fabric.b, fabric.links, strict=True):
+        if min(a, b) < fabric.hosts:
+            rates[min(a, b)] += link.rate
+    of_port, of_host = (rate * trip // (8 * 10**12) for rate in (max(link.rate for link in hosts), max(rates)))
     yield "longest way", f"{hops} cables"
     yield "base round trip", f"{format_time(trip)} (4 KiB of payload there, its ACK back, empty network)"
     yield (
         "bandwidth-delay product",
-        f"{per_plane / 1024:.0f} KiB a plane, {fabric.planes * per_plane / 1024:.0f} KiB a host",
+        f"{of_port / 1024:.0f} KiB a plane, {of_host / 1024:.0f} KiB a host" + " at most" * (len(set(rates)) > 1),
     )
-    yield "host rate", format_rate(fabric.planes * topology.host_cable.rate)
+    yield "host rate", _rates(rates)
+
+
+def _switching(topology: Topology) -> Iterator[tuple[str, bool]]:
+    yield "trim packets at full queues", bool(topology.trim)
+    yield "send control packets first", bool(topology.control_priority)
+    yield "do not mark at the last hop", topology.last_hop_ecn is False
+
+
+def _host_cables(fabric: Fabric) -> list[Link]:
+    rows = zip(fabric.a, fabric.b, fabric.links, strict=True)
+    return [link for a, b, link in rows if min(a, b) < fabric.hosts]
+
+
+def _rates(rates: Iterable[int]) -> str:
+    known = sorted(set(rates))
+    return " to ".join(format_rate(rate) for rate in known[:1] + known[1:][-1:])
+
+
+def _cables(name: str, links: Sequence[Link]) -> Iterator[tuple[str, str]]:
+    """Two rows for every kind of cable, with its number where there are several."""
+    counts: dict[tuple[object, ...], tuple[Link, int]] = {}
+    for link in links:
+        key = (link.rate, link.delay, link.queue, link.ecn and (link.ecn.kmin, link.ecn.kmax, link.ecn.pmax))
+        counts[key] = (link, counts.get(key, (link, 0))[1] + 1)
+    for link, count in counts.values():
+        yield from _cable(f"{count} {name}" if len(counts) > 1 else name, link)
 
 
 def _cable(name: str, link: Link) -> Iterator[tuple[str, str]]:
@@ -108,27 +148,30 @@ def _radix(fabric: Fabric, tier: int) -> tuple[int, int]:
     return max(down for down, _ in ports.values()), max(up for _, up in ports.values())
 
 
-def _longest_way(fabric: Fabric) -> list[Link]:
-    """The cables of the longest of all shortest ways between hosts in plane 0."""
+def _ways(fabric: Fabric, plane: int) -> Iterator[list[Link]]:
+    """The cables of the shortest way between the slowest hosts of each two leaves; of one leaf, its two slowest."""
     neighbours: dict[int, list[tuple[int, Link]]] = {}
     for row, (a, b, link) in enumerate(zip(fabric.a, fabric.b, fabric.links, strict=True)):
-        if fabric.plane_of(row) == 0:
+        if fabric.plane_of(row) == plane:
             neighbours.setdefault(a, []).append((b, link))
             neighbours.setdefault(b, []).append((a, link))
-    # Hosts of one leaf see the same ways, so one of them speaks for all.
-    first_of_leaf = {neighbours[host][0][0]: host for host in reversed(range(fabric.hosts))}
-    return max((_furthest(fabric, neighbours, host) for host in sorted(first_of_leaf.values())), key=len)
+    hosts = sorted(range(fabric.hosts), key=lambda host: -_trip([neighbours[host][0][1]]))
+    slowest_of_leaf = {neighbours[host][0][0]: host for host in reversed(hosts)}
+    ends = set(slowest_of_leaf.values()) if len(slowest_of_leaf) > 1 else set(hosts[:2])
+    for start in sorted(ends):
+        ways = _ways_from(neighbours, start, fabric.hosts)
+        yield from (ways[end] for end in sorted(ends - {start}))
 
 
-def _furthest(fabric: Fabric, neighbours: dict[int, list[tuple[int, Link]]], start: int) -> list[Link]:
+def _ways_from(neighbours: dict[int, list[tuple[int, Link]]], start: int, hosts: int) -> dict[int, list[Link]]:
     ways: dict[int, list[Link]] = {start: []}
     edge = [start]
     while edge:
         reached = []
         for node in edge:
-            for other, link in neighbours[node] if node >= fabric.hosts or node == start else ():
+            for other, link in neighbours[node] if node >= hosts or node == start else ():
                 if other not in ways:
                     ways[other] = [*ways[node], link]
                     reached.append(other)
         edge = reached
-    return max((ways[host] for host in range(fabric.hosts)), key=len)
+    return ways

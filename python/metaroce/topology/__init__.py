@@ -15,11 +15,31 @@ from .fabric import Fabric
 from .fat_tree import FatTree
 from .graph import Graph
 from .leaf_spine import LeafSpine
-from .schema import Ecn, Link, Topology
+from .schema import Ecn, HostLinks, Link, PlaneChanges, Topology
+from .sites import Sites
 
-GENERATORS: dict[str, type[Topology]] = {"leaf-spine": LeafSpine, "fat-tree": FatTree, "graph": Graph}
+GENERATORS: dict[str, type[Topology]] = {
+    "leaf-spine": LeafSpine,
+    "fat-tree": FatTree,
+    "sites": Sites,
+    "graph": Graph,
+}
 
-__all__ = ["GENERATORS", "Ecn", "Fabric", "FatTree", "Graph", "LeafSpine", "Link", "Topology", "load", "names"]
+__all__ = [
+    "GENERATORS",
+    "Ecn",
+    "Fabric",
+    "FatTree",
+    "Graph",
+    "HostLinks",
+    "LeafSpine",
+    "Link",
+    "PlaneChanges",
+    "Sites",
+    "Topology",
+    "load",
+    "names",
+]
 
 
 def names() -> list[str]:

@@ -19,7 +19,6 @@ class FatTree(Topology):
     """``pods * tors_per_pod * hosts_per_tor`` hosts, ``aggs_per_pod * cores_per_agg`` cores a plane."""
 
     kind: Literal["fat-tree"] = "fat-tree"
-    planes: int = Field(default=1, ge=1)
     pods: int = Field(ge=1)
     tors_per_pod: int = Field(ge=1)
     aggs_per_pod: int = Field(ge=1)
@@ -40,14 +39,14 @@ class FatTree(Topology):
         cores = [
             fabric.switch(f"p{plane}.core{i}", plane, CORE_TIER) for i in range(self.aggs_per_pod * self.cores_per_agg)
         ]
-        cable = self.host_cable
-        for host in range(fabric.hosts):
+        for host, cable in enumerate(self.host_cables(plane, fabric.hosts)):
             fabric.cable(host, tors[host // self.hosts_per_tor], cable)
+        between = self.cable(plane)
         for i, tor in enumerate(tors):
             pod = i // self.tors_per_pod
             for agg in aggs[pod * self.aggs_per_pod : (pod + 1) * self.aggs_per_pod]:
-                fabric.cable(tor, agg, self.link)
+                fabric.cable(tor, agg, between)
         for i, agg in enumerate(aggs):
             first = (i % self.aggs_per_pod) * self.cores_per_agg
             for core in cores[first : first + self.cores_per_agg]:
-                fabric.cable(agg, core, self.link)
+                fabric.cable(agg, core, between)

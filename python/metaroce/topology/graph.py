@@ -35,7 +35,6 @@ class Graph(Topology):
     """``hosts`` hosts, the listed switches, the listed cables."""
 
     kind: Literal["graph"] = "graph"
-    planes: int = Field(default=1, ge=1)
     hosts: int = Field(ge=1)
     switches: list[Switch]
     links: list[Cable]
@@ -47,8 +46,14 @@ class Graph(Topology):
             if switch.name.startswith("host") and switch.name[4:].isdigit():
                 raise ConfigError.of("switches.name", switch.name, "is a host's name")
             fabric.switch(switch.name, switch.plane, switch.tier)
+        of_hosts = [self.host_cables(plane, self.hosts) for plane in range(self.planes)]
+        between = [self.cable(plane) for plane in range(self.planes)]
         for cable in self.links:
             a, b = fabric.node_id(cable.a), fabric.node_id(cable.b)
-            base = self.host_cable if min(a, b) < fabric.hosts else self.link
+            # Two hosts, or a plane that there is not: the check of the whole fabric says so.
+            plane = (
+                min(fabric.switch_planes[max(a, b) - fabric.hosts], self.planes - 1) if max(a, b) >= fabric.hosts else 0
+            )
+            base = of_hosts[plane][min(a, b)] if min(a, b) < fabric.hosts else between[plane]
             fabric.cable(a, b, cable.over(base))
         return fabric

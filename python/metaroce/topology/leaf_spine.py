@@ -26,13 +26,13 @@ class LeafSpine(Topology):
     def build(self) -> Fabric:
         """Switches plane by plane, leaves before spines; cables of hosts first."""
         fabric = Fabric(self.leaves * self.hosts_per_leaf, self.planes)
-        cable = self.host_cable
         for plane in range(self.planes):
             leaves = [fabric.switch(f"p{plane}.leaf{i}", plane, LEAF_TIER) for i in range(self.leaves)]
             spines = [fabric.switch(f"p{plane}.spine{i}", plane, SPINE_TIER) for i in range(self.spines)]
-            for host in range(fabric.hosts):
+            for host, cable in enumerate(self.host_cables(plane, fabric.hosts)):
                 fabric.cable(host, leaves[host // self.hosts_per_leaf], cable)
+            between = self.cable(plane)
             for leaf in leaves:
                 for spine in spines:
-                    fabric.cable(leaf, spine, self.link)
+                    fabric.cable(leaf, spine, between)
         return fabric

@@ -2,10 +2,13 @@
 
 Unknown keys are refused. Sizes, times and rates are strings with a unit, as in `metaroce.units`::
 
-    kind = "leaf-spine"                # or "fat-tree", "graph"
+    kind = "leaf-spine"                # or "fat-tree", "sites", "graph"
     description = "one line, shown by `metaroce topo list`"
     ecmp = "linear"                    # optional: how a switch hashes an entropy; the core's default when left out
     reroute_delay = "1ms"              # optional: from a link's fall until routes avoid it
+    trim = false                       # optional: a full queue cuts data packets down to their headers
+    control_priority = false           # optional: acknowledgements overtake queued data
+    last_hop_ecn = true                # optional: switch ports that lead to hosts mark
 
     [link]                             # every cable, both directions alike
     rate = "200Gbps"                   # > 0
@@ -14,6 +17,13 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
     ecn = { kmin = "50KiB", kmax = "200KiB", pmax = 0.2 }    # RED marking; left out = none
 
     [host_link]                        # optional: keys which differ on the cables of hosts, same keys as [link]
+
+    [plane.1.link]                     # optional: keys of [link] or [host_link] which differ in plane 1
+    delay = "1.2us"
+
+    [[host_links]]                     # optional: keys which differ on the cables of some hosts, in every plane
+    hosts = "1-31"                     # "7", "1-31", or every third: "1-31/3"
+    rate = "100Gbps"
 
     # leaf-spine: planes copies of leaves x spines, one cable between each pair; a host has one port a plane
     planes = 4
@@ -29,6 +39,12 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
     cores_per_agg = 4
     hosts_per_tor = 4
 
+    # sites: copies of a leaf-spine fabric, far apart; spine i of each has a cable to spine i of every other
+    sites = 2                          # optional, 2
+    planes = 4                         # optional, 1; leaves, spines and hosts_per_leaf count one site
+    [long_haul]                        # keys which differ from [link] on the cables between sites
+    delay = "2.5ms"                    # and [plane.1.long_haul]
+
     # graph: anything else, cable by cable; hosts are named host0, host1, ...
     planes = 1
     hosts = 2
@@ -41,11 +57,13 @@ Top-level keys come before the first ``[table]``, as TOML wants. Switches of the
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, StrictBool, field_validator, model_validator
 
 from ..config import Config, Rate, Size, Time
 from ..errors import ConfigError
@@ -92,6 +110,38 @@ class LinkChanges(Config):
         return Link(**{**dict(link), **{k: getattr(self, k) for k in self.model_fields_set & set(Link.model_fields)}})
 
 
+class HostLinks(LinkChanges):
+    """Keys which differ on the cables of some hosts: ``"7"``, ``"0-31"``, or every third of them ``"0-31/3"``."""
+
+    hosts: str
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _is_range(cls, value: object) -> str:
+        first, last, step = _bounds(str(value)) or (1, 0, 1)
+        if isinstance(value, bool) or first > last or step < 1:
+            raise ConfigError.of("", value, 'must be hosts like "7", "0-31" or "0-31/3", the first not above the last')
+        return str(value)
+
+    @property
+    def members(self) -> range:
+        """The hosts."""
+        first, last, step = _bounds(self.hosts) or (0, -1, 1)
+        return range(first, last + 1, step)
+
+
+def _bounds(text: str) -> tuple[int, int, int] | None:
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?", text)
+    return (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else None
+
+
+class PlaneChanges(Config):
+    """What differs in one plane: keys over those of the tables of the same names."""
+
+    link: LinkChanges = LinkChanges()
+    host_link: LinkChanges = LinkChanges()
+
+
 class Topology(Config, ABC):
     """What all kinds share. `fabric` builds it once; a fabric that fails its self-check raises `ConfigError`."""
 
@@ -100,8 +150,20 @@ class Topology(Config, ABC):
     kind: str
     ecmp: Literal["linear", "mixed"] | None = None
     reroute_delay: Time | None = None
+    trim: StrictBool | None = None
+    control_priority: StrictBool | None = None
+    last_hop_ecn: StrictBool | None = None
+    planes: int = Field(default=1, ge=1)
     link: Link
     host_link: LinkChanges = LinkChanges()
+    plane: Mapping[NonNegativeInt, PlaneChanges] = {}
+    host_links: tuple[HostLinks, ...] = ()
+
+    @model_validator(mode="after")
+    def _planes_exist(self) -> Topology:
+        if beyond := [number for number in self.plane if number >= self.planes]:
+            raise ConfigError.of("plane", beyond[0], f"must be 0 .. {self.planes - 1}")
+        return self
 
     @abstractmethod
     def build(self) -> Fabric:
@@ -115,10 +177,27 @@ class Topology(Config, ABC):
             raise ConfigError.of("topology", self.name or self.kind, found[0])
         return fabric
 
-    @property
-    def host_cable(self) -> Link:
-        """The cable between a host and its first switch."""
-        return self.host_link.over(self.link)
+    def cable(self, plane: int) -> Link:
+        """A cable between two switches of a plane."""
+        return self._changes(plane).link.over(self.link)
+
+    def host_cables(self, plane: int, hosts: int) -> list[Link]:
+        """The cable of every host into a plane; raises `ConfigError` for ``host_links`` that name one twice."""
+        usual = self._changes(plane).host_link.over(self.host_link.over(self.cable(plane)))
+        cables, named = [usual] * hosts, set[int]()
+        for row, group in enumerate(self.host_links):
+            wrong = next((h for h in group.members if h >= hosts or h in named), None)
+            if wrong is not None:
+                reason = f"host{wrong} is named twice" if wrong in named else f"hosts are 0 .. {hosts - 1}"
+                raise ConfigError.of(f"host_links.{row}.hosts", group.hosts, reason)
+            named.update(group.members)
+            changed = group.over(usual)
+            for host in group.members:
+                cables[host] = changed
+        return cables
+
+    def _changes(self, plane: int) -> PlaneChanges:
+        return self.plane.get(plane, PlaneChanges())
 
     def check(self) -> list[str]:
         """Every problem of the fabric in words; empty when it is sound."""
@@ -126,7 +205,13 @@ class Topology(Config, ABC):
 
     def spec(self) -> dict[str, Any]:
         """The ``fabric`` object of the specification."""
-        options = {"ecmp": self.ecmp, "reroute_delay_ps": self.reroute_delay}
+        options = {
+            "ecmp": self.ecmp,
+            "reroute_delay_ps": self.reroute_delay,
+            "trim": self.trim,
+            "control_priority": self.control_priority,
+            "last_hop_ecn": self.last_hop_ecn,
+        }
         return self.fabric.spec() | {k: v for k, v in options.items() if v is not None}
 
     def graph(self) -> networkx.MultiGraph:

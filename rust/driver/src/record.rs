@@ -62,7 +62,7 @@ pub struct Outcome {
     pub wqe_placed: Vec<u64>,
     /// Final memory, if it came from outside.
     pub memory: Option<Vec<u8>>,
-    /// Payload rate of a host, bits per second.
+    /// Payload rate of the fastest host, bits per second.
     pub payload_line_rate: u64,
 }
 
@@ -116,6 +116,9 @@ fn resolved(spec: &Spec) -> serde_json::Value {
         "links": spec.fabric.links.a.len(),
         "ecmp": spec.fabric.ecmp,
         "reroute_delay_ps": spec.fabric.reroute_delay_ps,
+        "trim": spec.fabric.trim,
+        "control_priority": spec.fabric.control_priority,
+        "last_hop_ecn": spec.fabric.last_hop_ecn,
     });
     value
 }
@@ -131,6 +134,7 @@ fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
         ("dropped_queue", fabric.queue),
         ("dropped_link_down", fabric.link_down),
         ("dropped_no_route", fabric.no_route),
+        ("packets_trimmed", fabric.trimmed),
         ("packets_in_flight", simulation.packets.len()),
         ("data_packets_sent", total.data_packets),
         ("retransmitted_packets", total.resent),

@@ -2,7 +2,7 @@
 
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
-use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch};
+use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
 use metaroce_proto::{MetaRoceConfig, RoceConfig, TransportConfig};
 use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,27 @@ pub struct Fabric {
     /// From a change until all switches know, picoseconds. Ours: 1 ms.
     #[serde(default = "reroute_delay")]
     pub reroute_delay_ps: u64,
+    /// Full queues cut data packets down to their headers.
+    #[serde(default = "trim")]
+    pub trim: bool,
+    /// Control packets overtake queued data.
+    #[serde(default = "control_priority")]
+    pub control_priority: bool,
+    /// Switch ports that lead to hosts mark.
+    #[serde(default = "last_hop_ecn")]
+    pub last_hop_ecn: bool,
+}
+
+fn trim() -> bool {
+    Switching::default().trim
+}
+
+fn control_priority() -> bool {
+    Switching::default().control_priority
+}
+
+fn last_hop_ecn() -> bool {
+    Switching::default().last_hop_ecn
 }
 
 const fn reroute_delay() -> u64 {
@@ -243,6 +264,11 @@ impl Fabric {
             switches: switches.plane.iter().zip(&switches.tier).map(|(&plane, &tier)| Switch { plane, tier }).collect(),
             cables: (0..rows).map(cable).collect(),
             ecmp: self.ecmp,
+            switching: Switching {
+                trim: self.trim,
+                control_priority: self.control_priority,
+                last_hop_ecn: self.last_hop_ecn,
+            },
             reroute_delay: Time(self.reroute_delay_ps),
             loss,
             seed,
@@ -255,7 +281,13 @@ pub fn defaults() -> serde_json::Value {
     serde_json::json!({
         "metaroce": MetaRoceConfig::default(),
         "rocev2": RoceConfig::default(),
-        "fabric": {"ecmp": Ecmp::default(), "reroute_delay_ps": reroute_delay()},
+        "fabric": {
+            "ecmp": Ecmp::default(),
+            "reroute_delay_ps": reroute_delay(),
+            "trim": trim(),
+            "control_priority": control_priority(),
+            "last_hop_ecn": last_hop_ecn(),
+        },
         "loss": LossConfig::default(),
     })
 }

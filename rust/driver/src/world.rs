@@ -199,13 +199,10 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Round trip of a full data packet and its acknowledgement between the farthest hosts.
 fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
     let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
-    let mut far = fabric.one_host_per_leaf();
-    if far.len() == 1 && spec.fabric.hosts > 1 {
-        far = vec![HostId(0), HostId(1)];
-    }
     let mut longest = Time::ZERO;
     for plane in 0..spec.fabric.planes {
         let plane = PlaneId(plane as u8);
+        let far = fabric.slowest_hosts(plane, data);
         for &a in &far {
             for &b in &far {
                 if a != b {
@@ -225,10 +222,11 @@ pub(crate) fn full_packet(spec: &Spec) -> u32 {
     }
 }
 
-/// Payload rate of a host: all its ports, full packets, headers and gaps taken off.
+/// Payload rate of the fastest host: all its ports, full packets, headers and gaps taken off.
 pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
-    let total: u64 = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(0), PlaneId(p as u8)).0).sum();
-    let share = u128::from(total) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
+    let of_host = |host| (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8)).0).sum();
+    let fastest: u64 = (0..spec.fabric.hosts).map(of_host).max().unwrap_or(0);
+    let share = u128::from(fastest) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
     Rate(share as u64)
 }
 

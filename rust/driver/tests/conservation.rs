@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 const TYPES: [(&str, u64); 5] = [("float32", 4), ("float64", 8), ("bfloat16", 2), ("int32", 4), ("int8", 1)];
 
-/// Loss up to 20 % in all its definitions, and queues from shallow to deep.
+/// Loss up to 20 % in all its definitions, queues from shallow to deep, and all that switches can do.
 fn conditions() -> impl Strategy<Value = (Value, Net)> {
     let per = prop::sample::select(vec!["packet", "link"]);
     let on = prop::sample::select(vec!["data_and_ack", "data"]);
     let queue = prop::sample::select(vec![50_000u64, 200_000, 1 << 20]);
-    (0.0..0.2f64, per, on, queue, 1..4u32).prop_map(|(probability, per, on, queue, planes)| {
-        let net = Net { planes, queue, ecn: (queue / 10, queue / 3), ..SMALL };
+    let switching = any::<(bool, bool, bool)>();
+    (0.0..0.2f64, per, on, queue, 1..4u32, switching).prop_map(|(probability, per, on, queue, planes, switching)| {
+        let net = Net { planes, queue, ecn: (queue / 10, queue / 3), switching, ..SMALL };
         (json!({"probability": probability, "per": per, "on": on}), net)
     })
 }
@@ -112,6 +113,25 @@ proptest! {
         let outcome = job.run(&spec);
         prop_assert_eq!(unaccounted(&outcome), 0, "{:?}", outcome.counters);
         prop_assert!(outcome.status == Status::Done || outcome.status == Status::Bound);
+    }
+}
+
+#[test]
+fn what_full_queues_trim_instead_of_dropping_is_sent_again() {
+    let job = all_to_all(8, 20_000, 4);
+    for kind in ["metaroce", "rocev2"] {
+        let run = |switching| {
+            let net = Net { queue: 20_000, ecn: (0, 0), switching, ..SMALL };
+            let outcome = job.run_checked(lossy(&net, kind, 8, &json!({}), 1), "int32");
+            check(&outcome, payload(&job)).expect("all of it in its place");
+            (counter(&outcome, "dropped_queue"), counter(&outcome, "packets_trimmed"))
+        };
+        let (dropped, trimmed) = run((false, false, true));
+        assert!(dropped > 0 && trimmed == 0, "{kind}: {dropped} dropped, {trimmed} trimmed");
+        for control_priority in [false, true] {
+            let (dropped, trimmed) = run((true, control_priority, true));
+            assert!(trimmed > 10 * dropped, "{kind}: {dropped} dropped, {trimmed} trimmed");
+        }
     }
 }
 

@@ -17,7 +17,7 @@ fn told(change: impl Fn(&mut Value)) -> String {
 #[test]
 fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
     let hosts = NET.hosts();
-    let cases: [(&[&str], String); 13] = [
+    let cases: [(&[&str], String); 15] = [
         (&["loss.probability", "1", "p < 1"], told(|s| s["loss"] = json!({"probability": 1.0}))),
         (&["loss.probability", "-0.1"], told(|s| s["loss"] = json!({"probability": -0.1}))),
         (
@@ -25,6 +25,8 @@ fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
             told(|s| s["fabric"]["links"]["queue_bytes"][0] = json!(1024)),
         ),
         (&["rate_bps[1]", "0"], told(|s| s["fabric"]["links"]["rate_bps"][1] = json!(0))),
+        (&["invalid type: integer `1`", "boolean"], told(|s| s["fabric"]["trim"] = json!(1))),
+        (&["unknown field `trimming`", "control_priority"], told(|s| s["fabric"]["trimming"] = json!(true))),
         (&["ecn_pmax[0]", "1.5"], told(|s| s["fabric"]["links"]["ecn_pmax"][0] = json!(1.5))),
         (&["hosts_of_ranks[1]", "distinct"], told(|s| s["hosts_of_ranks"][1] = s["hosts_of_ranks"][0].clone())),
         (&["hosts_of_ranks[0]", &hosts.to_string()], told(|s| s["hosts_of_ranks"][0] = json!(hosts))),

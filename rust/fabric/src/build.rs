@@ -24,7 +24,8 @@ impl Fabric {
         for (row, cable) in spec.cables.iter().enumerate() {
             for (direction, (from, to)) in [(cable.a, cable.b), (cable.b, cable.a)].into_iter().enumerate() {
                 let entity = (2 * row + direction) as u64;
-                let port = Port::new(cable, from < spec.hosts);
+                let marks = spec.switching.last_hop_ecn || to >= spec.hosts;
+                let port = Port::new(cable, from < spec.hosts, marks);
                 sides.push(port.side(cable, stream(spec.seed, entity, LOSS), stream(spec.seed, entity, ECN)));
                 ports.push(port);
                 ends.push(to);
@@ -44,6 +45,7 @@ impl Fabric {
         let mut fabric = Fabric {
             hosts: spec.hosts,
             ecmp: spec.ecmp,
+            switching: spec.switching,
             loss: Loss::new(spec.loss),
             reroute_delay: spec.reroute_delay,
             switches: switch_states(spec, &shapes, &offsets),

@@ -1,11 +1,11 @@
 //! The fabric itself: a packet's way from port to port, faults, and where every packet ended.
 
-use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, prefetch};
+use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, lengths, prefetch};
 
 use crate::loss::{Loss, draw};
 use crate::port::{Port, PortSide, Refusal};
 use crate::routing::{Edge, PlaneShape, Routes};
-use crate::spec::{Cable, Ecmp, Target};
+use crate::spec::{Cable, Ecmp, Switching, Target};
 
 /// Why a packet ended before its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,9 @@ pub struct Counters {
     pub link_down: u64,
     /// Without a route.
     pub no_route: u64,
-    /// Packets serialised on a link, host links included, and those of them with payload.
+    /// Packets that a switch cut down to their headers and sent on.
+    pub trimmed: u64,
+    /// Packets serialised on a link, host links included, and the data packets of them.
     pub link_hops: u64,
     /// See `link_hops`.
     pub data_link_hops: u64,
@@ -96,6 +98,7 @@ pub(crate) struct Down {
 pub struct Fabric {
     pub(crate) hosts: u32,
     pub(crate) ecmp: Ecmp,
+    pub(crate) switching: Switching,
     pub(crate) loss: Loss,
     pub(crate) reroute_delay: Time,
     pub(crate) switches: Vec<SwitchState>,
@@ -203,12 +206,23 @@ impl Fabric {
         self.cables[link as usize / 2].rate
     }
 
-    /// One host of each leaf of the first plane.
-    pub fn one_host_per_leaf(&self) -> Vec<HostId> {
-        let first_of = |&leaf: &u32| self.attachments[..self.hosts as usize].iter().position(|a| a.leaf == leaf);
-        self.shapes
-            .first()
-            .map_or_else(Vec::new, |s| s.leaves.iter().filter_map(first_of).map(|h| HostId(h as u32)).collect())
+    /// The host of each leaf of `plane` whose cable takes longest for `len` bytes; of one leaf, two such hosts.
+    pub fn slowest_hosts(&self, plane: PlaneId, len: u32) -> Vec<HostId> {
+        let cable = |host: u32| {
+            let link = self.uplinks[plane.index() * self.hosts as usize + host as usize];
+            &self.cables[link as usize / 2]
+        };
+        let time = |&host: &u32| cable(host).rate.time_for(Bytes(u64::from(len))) + cable(host).delay;
+        let mut hosts: Vec<u32> = (0..self.hosts).collect();
+        hosts.sort_by_key(|host| std::cmp::Reverse(time(host)));
+        let shape = &self.shapes[plane.index()];
+        if shape.leaves.len() > 1 {
+            let mut seen = vec![false; self.switches.len()];
+            let leaf = |host: u32| self.attachments[plane.index() * self.hosts as usize + host as usize].leaf as usize;
+            hosts.retain(|&host| !std::mem::replace(&mut seen[leaf(host)], true));
+        }
+        hosts.truncate(shape.leaves.len().max(2));
+        hosts.into_iter().map(HostId).collect()
     }
 
     /// Time of one packet of `len` bytes on the wire from `src` to `dst` in `plane` with nothing in
@@ -256,23 +270,64 @@ impl Fabric {
 
     #[inline]
     fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        let link = packet.link as usize;
-        match self.ports[link].transmit(&mut self.sides, now, packet) {
-            Ok(arrival) => {
-                self.counters.link_hops += 1;
-                let data = packet.class == Class::Data;
-                self.counters.data_link_hops += u64::from(data);
-                if self.loss.threshold > 0
-                    && (first || !self.loss.on_hosts_only)
-                    && (data || !self.loss.data_only)
-                    && draw(&mut self.sides[link].loss, self.loss.threshold)
-                {
-                    return self.drop(Drop::Loss);
-                }
-                Step::Arrives(arrival)
-            }
+        if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
+            return self.cross_first(now, packet, first);
+        }
+        match self.ports[packet.link as usize].transmit(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, first),
+            Err(refusal) => self.refused(now, packet, refusal),
+        }
+    }
+
+    #[inline(never)]
+    fn cross_first(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
+        match self.ports[packet.link as usize].transmit_first(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, first),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, now: Time, packet: &mut Envelope, refusal: Refusal) -> Step {
+        match refusal {
+            Refusal::Full if self.switching.trim && packet.class == Class::Data => self.trim(now, packet),
+            Refusal::Full => self.drop(Drop::Queue),
+            Refusal::Down => self.drop(Drop::LinkDown),
+        }
+    }
+
+    #[inline]
+    fn sent(&mut self, arrival: Time, packet: &Envelope, first: bool) -> Step {
+        self.counters.link_hops += 1;
+        let data = packet.class == Class::Data;
+        self.counters.data_link_hops += u64::from(data);
+        if self.loss.threshold > 0
+            && (first || !self.loss.on_hosts_only)
+            && (data || !self.loss.data_only)
+            && draw(&mut self.sides[packet.link as usize].loss, self.loss.threshold)
+        {
+            return self.drop(Drop::Loss);
+        }
+        Step::Arrives(arrival)
+    }
+
+    /// A data packet finds a switch's queue full: its headers go on if there is room for them.
+    fn trim(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        let port = &mut self.ports[packet.link as usize];
+        let whole = !packet.trimmed;
+        packet.trimmed = true;
+        packet.len = packet.len.min(lengths::TRIMMED);
+        let sent = match self.switching.control_priority {
+            true => port.transmit_first(&mut self.sides, now, packet),
+            false => port.transmit_reserved(&mut self.sides, now, packet),
+        };
+        match sent {
+            Ok(arrival) => {
+                self.counters.trimmed += u64::from(whole);
+                self.sent(arrival, packet, false)
+            }
+            Err(_) => self.drop(Drop::Queue),
         }
     }
 

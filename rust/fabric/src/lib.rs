@@ -4,7 +4,8 @@
 //! The fabric reads envelopes only; it never sees a transport. It keeps no clock and no event
 //! queue: [`Fabric::inject`] and [`Fabric::forward`] answer when a packet reaches the far end of the
 //! next link, or why it never will, and the driver remembers. A port is a time until which it is
-//! busy: with one FIFO class that is exactly an output queue, at one event a hop.
+//! busy: with one FIFO class that is exactly an output queue, at one event a hop. Trimming and a class
+//! for control packets ([`Switching`]) are options of its own.
 
 mod build;
 mod fabric;
@@ -15,4 +16,4 @@ mod spec;
 
 pub use fabric::{Counters, Drop, End, Fabric, Step};
 pub use loss::threshold as probability;
-pub use spec::{Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Target};
+pub use spec::{Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Switching, Target};

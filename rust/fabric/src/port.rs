@@ -1,6 +1,6 @@
 //! An output port and the link behind it.
 
-use metaroce_wire::{Class, Ecn, Envelope, Time};
+use metaroce_wire::{Bytes, Class, Ecn, Envelope, Rate, Time};
 use rand_pcg::Pcg32;
 
 use crate::loss::draw;
@@ -18,8 +18,12 @@ pub(crate) struct Port {
     kmax: u64,
     delay: u64,
     pub max_backlog: u64,
+    /// When the last bit of the control packets that overtook data will have left.
+    first_until: u64,
     /// 0 where no whole number of picoseconds describes a byte.
     ps_per_byte: u32,
+    /// Length of the packet queued last: tells where the one in service will end.
+    last_len: u32,
 }
 
 /// The rarely touched part.
@@ -47,10 +51,11 @@ const BIT_PS: u64 = 8 * metaroce_wire::units::PS_PER_S;
 
 impl Port {
     /// The output port at a switch or, with `pulled`, at a host, where nothing ever queues.
-    pub(crate) fn new(cable: &Cable, pulled: bool) -> Port {
-        let drain = |bytes: u64| u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(cable.rate.0));
+    pub(crate) fn new(cable: &Cable, pulled: bool, marks: bool) -> Port {
+        let rate = cable.rate.0;
+        let drain = |bytes: u64| u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(rate));
         let drain = |bytes| drain(bytes).unwrap_or(u64::MAX);
-        let marking = !pulled && cable.kmax.0 > 0;
+        let marking = marks && !pulled && cable.kmax.0 > 0;
         Port {
             busy_until: 0,
             limit: if pulled { u64::MAX } else { drain(cable.queue.0) },
@@ -58,12 +63,22 @@ impl Port {
             kmax: if marking { drain(cable.kmax.0) } else { u64::MAX },
             delay: cable.delay.0,
             max_backlog: 0,
-            ps_per_byte: if BIT_PS.is_multiple_of(cable.rate.0) { (BIT_PS / cable.rate.0) as u32 } else { 0 },
+            first_until: 0,
+            ps_per_byte: if BIT_PS.is_multiple_of(rate) { u32::try_from(BIT_PS / rate).unwrap_or(0) } else { 0 },
+            last_len: 0,
         }
     }
 
     pub(crate) fn side(&self, cable: &Cable, loss: Pcg32, ecn: Pcg32) -> PortSide {
         PortSide { loss, ecn, pmax: cable.pmax, up: true, configured_limit: self.limit, rate: cable.rate.0, carry: 0 }
+    }
+
+    #[inline]
+    fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
+        if self.ps_per_byte == 0 {
+            return side[packet.link as usize].exact(packet.len);
+        }
+        u64::from(packet.len) * u64::from(self.ps_per_byte)
     }
 
     /// Queues a packet; answers when its last bit reaches the far end.
@@ -75,11 +90,8 @@ impl Port {
         packet: &mut Envelope,
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
-        let mut serialisation = u64::from(packet.len) * u64::from(self.ps_per_byte);
+        let serialisation = self.serialisation(side, packet);
         let link = packet.link as usize;
-        if self.ps_per_byte == 0 {
-            serialisation = side[link].exact(packet.len);
-        }
         if backlog > self.kmin && packet.class == Class::Data {
             self.mark(&mut side[link], backlog, packet);
         }
@@ -91,8 +103,59 @@ impl Port {
             self.max_backlog = backlog;
         }
         self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.last_len = packet.len;
         // A link that is down swallows what its transmitter still sends.
         if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
+    }
+
+    /// Queues a trimmed packet behind all others, in the reserve.
+    #[cold]
+    pub(crate) fn transmit_reserved(
+        &mut self,
+        side: &mut [PortSide],
+        now: Time,
+        packet: &Envelope,
+    ) -> Result<Time, Refusal> {
+        let backlog = self.busy_until.saturating_sub(now.0);
+        let serialisation = self.serialisation(side, packet);
+        if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / 4) {
+            return Err(Refusal::Full);
+        }
+        self.max_backlog = self.max_backlog.max(backlog);
+        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        Ok(Time(self.busy_until + self.delay))
+    }
+
+    /// Queues a packet of the class that goes first: behind those of its class and the packet in
+    /// service, which is taken to be as long as the data packet queued last. What is queued later
+    /// is pushed back by its serialisation, so the link carries no more than its rate; data queued
+    /// already keeps the arrival that it was told, so for that long the two overlap. Accepted: a
+    /// control packet is a fiftieth of a data packet, and one event a hop stays enough.
+    #[inline(never)]
+    pub(crate) fn transmit_first(
+        &mut self,
+        side: &mut [PortSide],
+        now: Time,
+        packet: &Envelope,
+    ) -> Result<Time, Refusal> {
+        let backlog = self.busy_until.saturating_sub(now.0);
+        let serialisation = self.serialisation(side, packet);
+        let side = &mut side[packet.link as usize];
+        let data = match u64::from(self.last_len) {
+            len if self.ps_per_byte == 0 => Rate(side.rate).time_for(Bytes(len)).0,
+            len => len * u64::from(self.ps_per_byte),
+        };
+        let in_service = backlog.checked_rem(data).unwrap_or(0);
+        let start = self.first_until.max(now.0 + in_service);
+        // Its class has the bound of the queue for itself.
+        let full = (start - now.0).saturating_add(serialisation) > self.limit;
+        if full && side.up {
+            return Err(Refusal::Full);
+        }
+        self.max_backlog = self.max_backlog.max(backlog);
+        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.first_until = start + serialisation;
+        if full { Err(Refusal::Down) } else { Ok(Time(self.first_until + self.delay)) }
     }
 
     /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
@@ -126,7 +189,7 @@ impl PortSide {
 
 #[cfg(test)]
 mod tests {
-    use metaroce_wire::{Bytes, HostId, PlaneId, Rate};
+    use metaroce_wire::{HostId, PlaneId};
 
     use super::*;
     use crate::loss::{ECN, LOSS, stream};
@@ -135,7 +198,7 @@ mod tests {
         let (rate, delay) = (Rate(rate), Time(1000));
         let cable =
             Cable { a: 0, b: 1, rate, delay, queue: Bytes(10_000), kmin: Bytes(2000), kmax: Bytes(4000), pmax: 0 };
-        let port = Port::new(&cable, false);
+        let port = Port::new(&cable, false, true);
         let side = port.side(&cable, stream(1, 0, LOSS), stream(1, 0, ECN));
         (port, vec![side])
     }
@@ -155,6 +218,46 @@ mod tests {
             last = Time(last.0 - 1000);
         }
         assert_eq!(last, Time(800_000), "3000 bytes at 30 Gbit/s");
+    }
+
+    #[test]
+    fn a_control_packet_waits_for_the_packet_in_service_and_pushes_data_back_by_its_length() {
+        for (rate, byte) in [(8_000_000_000, 1000), (3_000_000_000, 0)] {
+            let (mut port, mut side) = port(rate);
+            let at = |bytes: u64| Time((bytes * BIT_PS).div_ceil(rate) + 1000);
+            let close = |a: Time, b: Time| a.0.abs_diff(b.0) <= if byte == 0 { 5 } else { 0 };
+            for _ in 0..5 {
+                port.transmit(&mut side, Time::ZERO, &mut packet(1000)).expect("room for 5000 bytes");
+            }
+            // The second packet is in service from 1000 to 2000 bytes, the sixth waits to 5000.
+            let now = Time(1500 * BIT_PS / rate);
+            let control = Envelope { class: Class::Control, ..packet(100) };
+            let first = port.transmit_first(&mut side, now, &control).expect("room in its class");
+            assert!(close(first, at(2100)), "{first:?} at {rate}");
+            let second = port.transmit_first(&mut side, now, &control).expect("room in its class");
+            assert!(close(second, at(2200)), "{second:?} at {rate}");
+            let data = port.transmit(&mut side, now, &mut packet(1000)).expect("room for 6200 bytes");
+            assert!(close(data, at(6200)), "{data:?} at {rate}");
+            // The third data packet ends at 3200 bytes now.
+            let third = port.transmit_first(&mut side, Time(3100 * BIT_PS / rate), &control).expect("room");
+            assert!(close(third, at(3300)), "{third:?} at {rate}");
+        }
+    }
+
+    #[test]
+    fn control_packets_have_the_bound_of_the_queue_for_themselves() {
+        let (mut port, mut side) = port(8_000_000_000);
+        let fill = |port: &mut Port, side: &mut Vec<PortSide>, len, first| {
+            let mut p = packet(len);
+            (0..200)
+                .take_while(|_| match first {
+                    true => port.transmit_first(side, Time::ZERO, &p).is_ok(),
+                    false => port.transmit(side, Time::ZERO, &mut p).is_ok(),
+                })
+                .count()
+        };
+        assert_eq!(fill(&mut port, &mut side, 1000, false), 10);
+        assert_eq!(fill(&mut port, &mut side, 100, true), 100);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct FabricSpec {
     pub cables: Vec<Cable>,
     /// How switches spread flows.
     pub ecmp: Ecmp,
+    /// What else switches can do.
+    pub switching: Switching,
     /// From a change until every switch of the plane has learnt of it. Ours.
     pub reroute_delay: Time,
     /// Random loss.
@@ -66,6 +68,26 @@ pub enum Ecmp {
     Linear,
     /// Seeded hash of addresses and port together: ports fall on links at random.
     Mixed,
+}
+
+/// What switches do beyond queueing, marking and dropping. Off by default: F9 asks for none of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switching {
+    /// A data packet that finds its output queue full is cut down to its headers
+    /// ([`metaroce_wire::lengths::TRIMMED`]) and sent on, in a reserve of a quarter of the queue
+    /// (ours) or, with `control_priority`, in that class; without room there it is dropped.
+    pub trim: bool,
+    /// Control packets and trimmed ones wait for each other and for the packet in service, not for
+    /// queued data.
+    pub control_priority: bool,
+    /// Ports that lead to hosts mark like any other.
+    pub last_hop_ecn: bool,
+}
+
+impl Default for Switching {
+    fn default() -> Switching {
+        Switching { trim: false, control_priority: false, last_hop_ecn: true }
+    }
 }
 
 /// What one draw of the loss decides about.

@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use metaroce_fabric::{Cable, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch};
+use metaroce_fabric::{
+    Cable, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch, Switching,
+};
 use metaroce_wire::{Bytes, Class, Ecn, Envelope, HostId, PlaneId, Rate, Time};
 
 /// One plane of 2 leaves with `hosts` each, and `spines`.
@@ -20,7 +22,8 @@ fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) 
     }
     let switches = (0..2 + spines).map(|i| Switch { plane: 0, tier: if i < 2 { 1 } else { 2 } }).collect();
     let reroute_delay = Time::from_us(1000);
-    let spec = FabricSpec { hosts: 2 * hosts, planes: 1, switches, cables, ecmp, reroute_delay, loss, seed };
+    let switching = Switching::default();
+    let spec = FabricSpec { hosts: 2 * hosts, planes: 1, switches, cables, ecmp, switching, reroute_delay, loss, seed };
     Fabric::new(&spec).expect("a valid fabric")
 }
 

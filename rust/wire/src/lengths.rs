@@ -21,6 +21,11 @@ pub const fn mr_request() -> u32 {
     on_wire(20 + 16 + 12 + 16 + 4)
 }
 
+/// A data packet whose payload a switch has cut off: the shortest frame that holds the headers of
+/// either transport, so that the receiver learns which packet it was. Ours; UET 1.0.3 asks a switch to
+/// keep 24 bytes at least.
+pub const TRIMMED: u32 = mr_data(0);
+
 /// MetaRoCE-style acknowledgement with `words` SACK words of 64 bits.
 pub const fn mr_ack(words: u32) -> u32 {
     on_wire(16 + 32 + 8 * words + 4)
@@ -62,6 +67,8 @@ mod tests {
         assert_eq!(mr_ack(4), 20 + 46 + 84);
         assert_eq!(roce_data(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!(roce_data(4096, true), 20 + 46 + 32 + 4096);
+        assert_eq!(TRIMMED, 20 + 46 + 48);
+        assert!(TRIMMED >= roce_data(0, true));
         assert_eq!(roce_ack(), 20 + 66);
         assert_eq!(roce_cnp(), 20 + 78);
     }

@@ -24,6 +24,8 @@ pub struct Net {
     pub queue: u64,
     /// RED thresholds.
     pub ecn: (u64, u64),
+    /// Full queues trim; control packets go first; ports to hosts mark.
+    pub switching: (bool, bool, bool),
 }
 
 /// The packaged `multiplane-4x64`.
@@ -36,6 +38,7 @@ pub const MULTIPLANE_4X64: Net = Net {
     delay: CABLE,
     queue: 1 << 20,
     ecn: (50 << 10, 200 << 10),
+    switching: (false, false, true),
 };
 
 /// A small fabric: 2 leaves of 4 hosts, 4 spines.
@@ -88,6 +91,9 @@ impl Net {
         json!({
             "hosts": self.hosts(),
             "planes": self.planes,
+            "trim": self.switching.0,
+            "control_priority": self.switching.1,
+            "last_hop_ecn": self.switching.2,
             "switches": {"plane": plane_of, "tier": tier},
             "links": {
                 "a": a, "b": b,
