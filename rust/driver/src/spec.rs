@@ -3,7 +3,7 @@
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
 use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch};
-use metaroce_proto::{MetaRoceConfig, RoceConfig, TransportConfig};
+use metaroce_proto::TransportConfig;
 use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -93,7 +93,7 @@ pub struct Fabric {
     pub reroute_delay_ps: u64,
 }
 
-const fn reroute_delay() -> u64 {
+pub(crate) const fn reroute_delay() -> u64 {
     1_000_000_000
 }
 
@@ -248,14 +248,4 @@ impl Fabric {
             seed,
         })
     }
-}
-
-/// All defaults, as JSON.
-pub fn defaults() -> serde_json::Value {
-    serde_json::json!({
-        "metaroce": MetaRoceConfig::default(),
-        "rocev2": RoceConfig::default(),
-        "fabric": {"ecmp": Ecmp::default(), "reroute_delay_ps": reroute_delay()},
-        "loss": LossConfig::default(),
-    })
 }

@@ -246,7 +246,7 @@ fn a_send_longer_than_its_receive_writes_nothing() {
     pair.post(0, send(1, 0, 0, 3 * MTU));
     pair.run();
     assert!(pair.placements.is_empty());
-    assert_eq!(pair.succeeded(1, CompletionKind::Received), []);
+    assert!(pair.succeeded(1, CompletionKind::Received).is_empty());
 }
 
 #[test]

@@ -8,10 +8,12 @@ use crate::units::Rate;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateHint(pub u16);
 
-const MANTISSA_BITS: u32 = 12;
+const MANTISSA_BITS: u32 = RateHint::MANTISSA_BITS;
 const MBPS: u64 = 1_000_000;
 
 impl RateHint {
+    /// Bits of the mantissa; the other four are the exponent.
+    pub const MANTISSA_BITS: u32 = 12;
     /// No statement about the rate.
     pub const NONE: RateHint = RateHint(0);
 

@@ -15,7 +15,7 @@ use crate::outbox::{Outbox, Piece};
 pub const MAX_PLANES: usize = 8;
 
 /// A lost piece goes back to the path that lost it this many times, then to any. Ours.
-const SAME_PATH_ATTEMPTS: u8 = 2;
+pub const SAME_PATH_ATTEMPTS: u8 = 2;
 
 /// A piece that was declared lost.
 #[derive(Clone, Copy, Debug)]

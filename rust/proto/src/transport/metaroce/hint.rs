@@ -19,6 +19,9 @@ struct Sender {
 
 const IDLE: u32 = u32::MAX;
 
+/// Rounds without data after which a sender holds no share any more. Ours: one could be an accident of timing.
+pub const SILENT_ROUNDS: u64 = 2;
+
 /// Shares of one receiver.
 #[derive(Debug)]
 pub struct FairShare {
@@ -88,7 +91,7 @@ impl FairShare {
     fn deal(&mut self, now: Time) {
         self.dirty = false;
         self.round_end = now + self.round;
-        let silence = Time(2 * self.round.0);
+        let silence = Time(SILENT_ROUNDS * self.round.0);
         for position in (0..self.active.len()).rev() {
             let sender = self.active[position] as usize;
             if now.since(self.senders[sender].last_seen) > silence {

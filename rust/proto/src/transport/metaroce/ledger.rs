@@ -3,12 +3,15 @@
 //! It is anchored at the highest sequence number seen, so that numbers given up by the sender need
 //! no message to move on. It decides nothing about messages.
 
+/// Bits of the selective acknowledgement (F6).
+pub const SACK_BITS: u32 = 256;
+
 /// What has arrived on a path in its current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub struct PathLedger {
     /// Bit k: `max - 1 - k` has arrived.
-    bits: [u64; 4],
+    bits: [u64; SACK_BITS as usize / 64],
     max: u32,
     arrived: u32,
     ce: u32,
@@ -30,7 +33,7 @@ impl PathLedger {
         } else if pps > self.max {
             self.advance(pps - self.max);
             self.max = pps;
-        } else if pps < self.max && self.max - pps <= 256 {
+        } else if pps < self.max && self.max - pps <= SACK_BITS {
             let k = self.max - pps - 1;
             self.bits[(k >> 6) as usize] |= 1 << (k & 63);
         }
@@ -53,7 +56,7 @@ impl PathLedger {
             let low = if shift > 0 && i > words { self.bits[i - words - 1] >> (64 - shift) } else { 0 };
             self.bits[i] = high | low;
         }
-        if steps <= 256 {
+        if steps <= SACK_BITS {
             self.bits[((steps - 1) >> 6) as usize] |= 1 << ((steps - 1) & 63);
         }
     }

@@ -10,6 +10,7 @@ mod hint;
 mod ledger;
 mod path;
 mod sender;
+pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
