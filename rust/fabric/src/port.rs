@@ -66,6 +66,7 @@ impl Port {
         PortSide { loss, ecn, pmax: cable.pmax, up: true, configured_limit: self.limit, rate: cable.rate.0, carry: 0 }
     }
 
+    // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
     #[inline]
     pub(crate) fn transmit(
@@ -95,6 +96,7 @@ impl Port {
         if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
     }
 
+    // [F9.ecn-and-ecmp] [F9.nothing-else-needed]
     /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
     #[cold]
     fn mark(&self, side: &mut PortSide, backlog: u64, packet: &mut Envelope) {
@@ -157,6 +159,7 @@ mod tests {
         assert_eq!(last, Time(800_000), "3000 bytes at 30 Gbit/s");
     }
 
+    // [F7.full-queue-drops] [F9.ecn-and-ecmp]
     #[test]
     fn the_byte_bound_holds_and_marks_come_above_kmax() {
         let (mut port, mut side) = port(8_000_000_000);

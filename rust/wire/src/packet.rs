@@ -31,8 +31,10 @@ pub struct Envelope {
     pub len: u32,
     /// The directed link being crossed; kept by the fabric.
     pub link: u32,
+    // [F3.port-is-entropy]
     /// UDP source port: the ECMP entropy (F3).
     pub entropy: u16,
+    // [F4.nic-picks-plane]
     /// Plane, chosen by the sending NIC alone (F4).
     pub plane: PlaneId,
     /// ECN field of the IP header.
@@ -102,6 +104,7 @@ pub enum Opcode {
     Send,
 }
 
+// [F1.own-destination] [F2.write-carries-address] [F2.send-carries-match] [F2.no-lookup-round-trip]
 /// The piece of a message in a data packet, and where it belongs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
@@ -122,6 +125,7 @@ pub struct Segment {
     pub key: u32,
     /// Name of the work request at the sender; not on the wire, for records only.
     pub tag: u32,
+    // [F10.many-streams]
     /// Ordered stream.
     pub stream: StreamId,
     /// Write or Send.
@@ -135,6 +139,7 @@ impl Segment {
     }
 }
 
+// [F6.own-sequence] [F3.connection-has-paths]
 /// MetaRoCE-style data packet: a segment on a path with the path's own sequence number (F6).
 #[derive(Clone, Copy, Debug)]
 pub struct MrData {
@@ -159,6 +164,7 @@ pub struct MrData {
 /// MetaRoCE-style acknowledgement: the state of one path, anchored at its highest sequence number.
 #[derive(Clone, Copy, Debug)]
 pub struct MrAck {
+    // [F6.sack-256]
     /// Bit k: `max_pps - 1 - k` has arrived (F6: 256 bits).
     pub sack: [u64; 4],
     /// Sending time of the packet that caused this acknowledgement.
@@ -169,12 +175,14 @@ pub struct MrAck {
     pub max_pps: u32,
     /// CE marks seen on (path, epoch), cumulative.
     pub ce_count: u32,
+    // [F8.hint-in-every-ack]
     /// Share of inbound bandwidth granted to this sender (F8).
     pub hint: RateHint,
     /// Path reported.
     pub path: u16,
     /// Its epoch.
     pub epoch: u8,
+    // [F6.ack-repeats-previous]
     /// What the acknowledgement before this one, of whatever path, said had arrived: a lost
     /// acknowledgement is covered by the next one of the connection. Ours. Its number,
     pub previous_pps: u32,

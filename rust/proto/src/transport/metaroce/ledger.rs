@@ -6,6 +6,7 @@
 /// Bits of the selective acknowledgement (F6).
 pub const SACK_BITS: u32 = 256;
 
+// [F6.sack-256]
 /// What has arrived on a path in its current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
@@ -19,6 +20,7 @@ pub struct PathLedger {
 }
 
 impl PathLedger {
+    // [F3.epoch] [I12] [I27]
     /// Notes packet `pps` of `epoch`. False if the epoch is over: the ledger stays as it is.
     #[inline]
     pub fn note(&mut self, epoch: u8, pps: u32, marked: bool) -> bool {
@@ -42,6 +44,7 @@ impl PathLedger {
         true
     }
 
+    // [I13]
     /// Moves the anchor up by `steps`, at least 1.
     #[inline]
     fn advance(&mut self, steps: u32) {
@@ -99,6 +102,7 @@ mod tests {
     use super::*;
 
     proptest! {
+        // [F6.sack-256] [I13]
         #[test]
         fn vector_equals_the_set_of_arrivals(steps in prop::collection::vec(1u32..300, 1..60)) {
             let (mut ledger, mut seen, mut pps) = (PathLedger::default(), BTreeSet::new(), 0);
@@ -117,6 +121,7 @@ mod tests {
         }
     }
 
+    // [F3.epoch] [I12] [I27]
     #[test]
     fn an_older_epoch_is_not_noted() {
         let mut ledger = PathLedger::default();
