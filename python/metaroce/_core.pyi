@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ConfigError", "__version__", "defaults", "simulate"]
+__all__ = ["ConfigError", "__version__", "defaults", "profiles", "simulate"]
 
 __version__: str
 
@@ -45,3 +45,11 @@ def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str
 
 def defaults() -> str:
     """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "fabric": {...}, "loss": {...}}."""
+
+def profiles() -> str:
+    """JSON of all settings and constants: {"metaroce": [row, ...], "rocev2": [...], "fabric": [...]}.
+
+    A row has "name" (of the loss settings: "loss.…"), "kind" ("setting" or "constant"), "value" (the default, exact),
+    "unit", "source", "what" and "allowed": {"least": n, "most": n}, {"least": 0, "below": 1}, a list of values, or null
+    of a constant.
+    """

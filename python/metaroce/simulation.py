@@ -133,6 +133,14 @@ class _Tensors:
         return outs, result
 
 
+def profiles() -> dict[str, list[dict[str, Any]]]:
+    """Every setting and constant of the core with its default, unit, source and range; rows as in ``_core.pyi``."""
+    from . import _core
+
+    loaded: dict[str, list[dict[str, Any]]] = json.loads(_core.profiles())
+    return loaded
+
+
 def _payload(program: Program) -> dict[str, Array]:
     return program.payload_columns()
 

@@ -63,6 +63,7 @@ def finished(made):
     loss=WIDE_LOSSES,
     seed=SEEDS,
 )
+# [I1]
 def test_no_element_is_wrong_whatever_is_lost(kind, ranks, count, dtype, chunks, inplace, peers, transport, loss, seed):
     workload = mr.Collective(kind=kind, count=count, dtype=dtype, chunks=chunks, inplace=inplace, peers_at_a_time=peers)
     result = finished(scenario(workload, ranks=ranks, transport=transport, loss=loss, seed=seed))
@@ -94,6 +95,7 @@ def test_no_cell_of_a_matrix_is_wrong(data, ranks, transport, loss, seed):
     loss=LOSSES,
     seed=SEEDS,
 )
+# [I1]
 def test_no_write_is_wrong(writes, transport, loss, seed):
     result = finished(scenario(mr.Flows(writes=writes), transport=transport, loss=loss, seed=seed))
     assert (result.wrong, result.checked) == (0, sum(size for _, _, size, _ in writes))
@@ -209,6 +211,7 @@ def test_both_entry_points_give_the_same_run(transport, loss, seed, count):
     assert (tensor.digest, tensor.time_ps, tensor.counters) == (described.digest, described.time_ps, described.counters)
 
 
+# [I15]
 def test_all_links_down_for_good_is_a_stall_that_names_its_flows():
     faults = [{"at": "5us", "target": "plane", "id": plane} for plane in (0, 1)]
     with pytest.raises(mr.SimulationStalled) as error:
@@ -218,6 +221,7 @@ def test_all_links_down_for_good_is_a_stall_that_names_its_flows():
     assert error.value.result.status == "stalled"
 
 
+# [I1] [I16]
 @settings(max_examples=20)
 @given(at=st.integers(0, 60), plane=st.integers(0, 1), loss=st.sampled_from([0.0, 0.01]), seed=SEEDS)
 def test_a_plane_that_dies_leaves_the_numbers_right(at, plane, loss, seed):

@@ -26,6 +26,8 @@ _COMMANDS = {
     "alltoall_perf": ("perf:alltoall_perf", "nccl-tests: AllToAll (direct)."),
     "alltoallv_perf": ("perf:alltoallv_perf", "nccl-tests: AllToAll with a matrix of bytes."),
     "topo": ("topo:app", "List, show and check topologies."),
+    "profile": ("profile:app", "List and show settings and constants, with unit, range and source."),
+    "spec": ("spec:spec", "In a checkout: the requirements, and which code and tests keep each."),
 }
 
 

@@ -4,15 +4,17 @@
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
 mod packets;
+mod profiles;
 mod queue;
 mod record;
 mod sim;
 mod spec;
 mod world;
 
+pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
 pub use record::{Outcome, StalledFlow, Status};
-pub use spec::{Data, DriverError, Spec, defaults};
+pub use spec::{Data, DriverError, Spec};
 
 /// Runs `spec` on the program and payload in `data`. `interrupted` is asked now and then; when it
 /// says yes, the run ends with [`DriverError::Interrupted`].

@@ -425,6 +425,7 @@ impl Simulation {
         (self.hosts_of_ranks[rank] as usize, of_rank[at].1)
     }
 
+    // [F4.free-port-pulls]
     /// Lets each free port of a host that has something to send pull a packet; sets the timer.
     #[inline]
     fn pull(&mut self, now: Time, host: usize) {

@@ -3,7 +3,7 @@
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
 use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
-use metaroce_proto::{MetaRoceConfig, RoceConfig, TransportConfig};
+use metaroce_proto::TransportConfig;
 use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -114,7 +114,7 @@ fn last_hop_ecn() -> bool {
     Switching::default().last_hop_ecn
 }
 
-const fn reroute_delay() -> u64 {
+pub(crate) const fn reroute_delay() -> u64 {
     1_000_000_000
 }
 
@@ -274,20 +274,4 @@ impl Fabric {
             seed,
         })
     }
-}
-
-/// All defaults, as JSON.
-pub fn defaults() -> serde_json::Value {
-    serde_json::json!({
-        "metaroce": MetaRoceConfig::default(),
-        "rocev2": RoceConfig::default(),
-        "fabric": {
-            "ecmp": Ecmp::default(),
-            "reroute_delay_ps": reroute_delay(),
-            "trim": trim(),
-            "control_priority": control_priority(),
-            "last_hop_ecn": last_hop_ecn(),
-        },
-        "loss": LossConfig::default(),
-    })
 }

@@ -233,6 +233,7 @@ pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
 /// Connections of each rank: (peer rank, number), sorted by peer.
 pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
 
+// [F10.state-of-a-pair]
 /// Opens a connection for each pair of ranks that the program makes talk.
 fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
     let mut connections = vec![Vec::new(); program.ranks()];

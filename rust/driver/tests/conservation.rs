@@ -52,6 +52,7 @@ fn payload(job: &Job) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
+    // [I1] [I3]
     #[test]
     fn collectives_are_right_under_any_loss(
         (loss, net) in conditions(),

@@ -38,6 +38,7 @@ fn end(outcome: &Outcome) -> u64 {
     outcome.wqe_placed[0] / BIN * BIN / US
 }
 
+// [F5.slow-path-stalls-nobody] [I16] [I28]
 #[test]
 fn a_plane_that_dies_stalls_no_other() {
     let outcome = run(&NET, "metaroce", 48 << 20, vec![fault(200, "plane", 1, false)]);
@@ -51,6 +52,7 @@ fn a_plane_that_dies_stalls_no_other() {
     assert_eq!(outcome.plane_bins[1].len() as u64 * BIN, 200 * US, "nothing arrives by a dead plane");
 }
 
+// [F5.probe-revives] [I28]
 #[test]
 fn a_plane_that_returns_is_used_again() {
     let faults = vec![fault(200, "plane", 1, false), fault(400, "plane", 1, true)];
@@ -63,6 +65,7 @@ fn a_plane_that_returns_is_used_again() {
     assert!(shares.len() > 5 && shares.iter().all(|share| *share >= 90), "{shares:?}");
 }
 
+// [F5.slow-path-stalls-nobody]
 #[test]
 fn a_dead_host_link_costs_its_plane_alone() {
     let cable = NET.host_cable(3, 2);
@@ -76,6 +79,7 @@ fn a_dead_host_link_costs_its_plane_alone() {
     assert!(percent(&outcome, &NET, 2, 440, end(&outcome)).iter().all(|share| *share >= 90));
 }
 
+// [F3.port-may-change]
 #[test]
 fn a_dead_spine_link_or_spine_leaves_its_plane_working() {
     let targets = [("link", NET.spine_cable(0, 1, 2)), ("link", NET.spine_cable(1, 1, 2)), ("switch", NET.spine(1, 2))];
@@ -94,6 +98,7 @@ fn a_dead_spine_link_or_spine_leaves_its_plane_working() {
     }
 }
 
+// [I1]
 #[test]
 fn payload_survives_planes_that_flap() {
     for kind in ["metaroce", "rocev2"] {
@@ -112,6 +117,7 @@ fn payload_survives_planes_that_flap() {
     }
 }
 
+// [I15]
 #[test]
 fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
     for kind in ["metaroce", "rocev2"] {
@@ -127,6 +133,7 @@ fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
     }
 }
 
+// [I15]
 #[test]
 fn a_collective_without_links_stalls_soon() {
     for kind in ["metaroce", "rocev2"] {

@@ -240,6 +240,7 @@ fn one_route(net: Net) -> Net {
     Net { spines: 1, ..net }
 }
 
+// [F2.no-lookup-round-trip]
 #[test]
 fn a_single_packet_takes_the_textbook_time() {
     // Four links of 600 ns; 1 byte in 115 on the wire at 40 ps a byte, or 99 with RETH.
@@ -250,6 +251,7 @@ fn a_single_packet_takes_the_textbook_time() {
     assert_eq!(placed_at(&SMALL, "rocev2", 1, 4096), 2 * (600_000 + 4194 * 40));
 }
 
+// [F3.path-for-each-route] [I26]
 #[test]
 fn a_long_plane_with_few_routes_is_filled() {
     // More in flight than one SACK vector can describe.
@@ -260,6 +262,7 @@ fn a_long_plane_with_few_routes_is_filled() {
     }
 }
 
+// [F3.packet-spray] [F3.consecutive-ports] [F4.free-port-pulls] [I26]
 #[test]
 fn a_metaroce_write_of_any_size_arrives_at_the_closed_form_time() {
     for planes in [1, 2, 4] {
@@ -308,6 +311,7 @@ fn size() -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
+    // [F4.free-port-pulls] [I26]
     #[test]
     fn any_metaroce_write_is_exact((net, to) in net(), bytes in size()) {
         prop_assert_eq!(placed_at(&net, "metaroce", to, bytes), metaroce(&net, to, bytes));

@@ -67,6 +67,7 @@ fn incast(kind: &str, senders: u32, bytes: u64) -> (Outcome, Vec<f64>) {
     (outcome, rates)
 }
 
+// [F8.hint-is-share]
 #[test]
 fn an_incast_of_32_is_fair_and_full_and_drops_next_to_nothing() {
     let (outcome, rates) = incast("metaroce", 32, 8 << 20);

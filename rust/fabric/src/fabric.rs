@@ -399,6 +399,7 @@ impl Fabric {
     }
 }
 
+// [F9.ecn-and-ecmp]
 /// The port of `count` that `switch` chooses for `packet`.
 #[inline]
 fn ecmp(kind: Ecmp, switch: &SwitchState, packet: &Envelope, count: u32) -> u32 {

@@ -81,6 +81,7 @@ impl Port {
         u64::from(packet.len) * u64::from(self.ps_per_byte)
     }
 
+    // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
     #[inline]
     pub(crate) fn transmit(
@@ -158,6 +159,7 @@ impl Port {
         if full { Err(Refusal::Down) } else { Ok(Time(self.first_until + self.delay)) }
     }
 
+    // [F9.ecn-and-ecmp] [F9.nothing-else-needed]
     /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
     #[cold]
     fn mark(&self, side: &mut PortSide, backlog: u64, packet: &mut Envelope) {
@@ -220,6 +222,7 @@ mod tests {
         assert_eq!(last, Time(800_000), "3000 bytes at 30 Gbit/s");
     }
 
+    // [F7.full-queue-drops] [F9.ecn-and-ecmp]
     #[test]
     fn a_control_packet_waits_for_the_packet_in_service_and_pushes_data_back_by_its_length() {
         for (rate, byte) in [(8_000_000_000, 1000), (3_000_000_000, 0)] {

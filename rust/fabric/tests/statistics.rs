@@ -79,6 +79,7 @@ fn equal_flows_use_the_share_of_links_that_random_choice_gives() {
     }
 }
 
+// [F3.port-is-entropy] [F3.consecutive-ports] [F9.ecn-and-ecmp]
 #[test]
 fn ports_of_one_pair_fall_on_links_at_random_or_in_turn() {
     let n = 8;

@@ -1,9 +1,10 @@
-//! Every default of both transports, with unit and source; they live here and nowhere else.
-//! "ours" marks what no public text gives.
+//! Every default of both transports; they live here and nowhere else. What each may be, its unit and
+//! its source stand in [`crate::settings`]. "ours" marks what no public text gives.
 
 use metaroce_wire::{HostId, Rate, Time};
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
+
+use crate::settings::{self, RangeError, Setting};
 
 /// What an endpoint is told of its place in the world: a NIC knows its ports, and is configured
 /// with a base round trip time as NICs of this class are.
@@ -29,40 +30,23 @@ pub enum TransportConfig {
     RoceV2(RoceConfig),
 }
 
-/// A setting out of range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("transport.{field}: {value} is not allowed; allowed: {least} to {most}")]
-pub struct RangeError {
-    /// Setting.
-    pub field: &'static str,
-    /// What it is.
-    pub value: u64,
-    /// Smallest value allowed.
-    pub least: u64,
-    /// Largest value allowed.
-    pub most: u64,
-}
-
-/// A setting and its range: name, value, least, most.
-type Ranged = (&'static str, u64, u64, u64);
-
-const MICROSECOND: u64 = 1_000_000;
-const SECOND: u64 = 1_000_000 * MICROSECOND;
-
 impl TransportConfig {
-    /// Checks every number.
+    /// Checks every number against its row in [`TransportConfig::settings`].
     ///
     /// # Errors
     /// [`RangeError`] for the first one out of range.
     pub fn check(&self) -> Result<(), RangeError> {
-        let mut ranged: Vec<Ranged> = match self {
-            TransportConfig::MetaRoce(config) => config.ranges().into(),
-            TransportConfig::RoceV2(config) => config.ranges().into(),
-        };
-        ranged.push(("mtu", self.mtu().into(), 256, 16_384));
-        match ranged.into_iter().find(|&(_, value, least, most)| value < least || value > most) {
-            Some((field, value, least, most)) => Err(RangeError { field, value, least, most }),
-            None => Ok(()),
+        settings::check(
+            self.settings(),
+            &serde_json::to_value(self).unwrap_or_default(), /* plain fields: cannot fail */
+        )
+    }
+
+    /// What can be set, and the constants that cannot.
+    pub const fn settings(&self) -> &'static [Setting] {
+        match self {
+            TransportConfig::MetaRoce(_) => settings::METAROCE,
+            TransportConfig::RoceV2(_) => settings::ROCEV2,
         }
     }
 
@@ -171,8 +155,8 @@ pub struct MetaRoceConfig {
     pub spray: Spray,
     /// Source ports of the paths of a connection.
     pub entropies: Entropies,
-    /// Planes that this host never uses, by number (operator's choice).
-    pub denied_planes: Vec<u8>,
+    /// Planes that this host never uses: bit p for plane p (operator's choice).
+    pub denied_planes: u8,
     /// Wait after a Send found no posted receive, picoseconds, doubled each time up to 1024 × (ours:
     /// 10 us, IBTA's smallest RNR step).
     pub rnr_delay_ps: u64,
@@ -183,30 +167,6 @@ pub struct MetaRoceConfig {
     pub probe_interval_ps: u64,
     /// A connection without any progress for this long fails, picoseconds (ours: 2 s).
     pub dead_after_ps: u64,
-}
-
-impl MetaRoceConfig {
-    fn ranges(&self) -> [Ranged; 17] {
-        [
-            ("paths_per_plane", self.paths_per_plane.into(), 0, 64),
-            ("start_window_percent", self.start_window_percent.into(), 0, 1_000),
-            ("window_cap_percent", self.window_cap_percent.into(), 1, 10_000),
-            ("hint_headroom_percent", self.hint_headroom_percent.into(), 0, 10_000),
-            ("hint_target_percent", self.hint_target_percent.into(), 1, 100),
-            ("hint_life_rtts", self.hint_life_rtts.into(), 1, 1_000_000),
-            ("ecn_gain_shift", self.ecn_gain_shift.into(), 1, 10),
-            ("growth_percent", self.growth_percent.into(), 0, 1_000),
-            ("tail_var_multiple", self.tail_var_multiple.into(), 0, 100),
-            ("tail_slack_ps", self.tail_slack_ps, 0, SECOND),
-            ("gap_threshold", self.gap_threshold.into(), 0, 200),
-            ("same_path_attempts", self.same_path_attempts.into(), 0, 100),
-            ("ack_every", self.ack_every.into(), 1, 32),
-            ("rnr_delay_ps", self.rnr_delay_ps, MICROSECOND, SECOND),
-            ("down_after", self.down_after.into(), 1, 100),
-            ("probe_interval_ps", self.probe_interval_ps, MICROSECOND, 10 * SECOND),
-            ("dead_after_ps", self.dead_after_ps, MICROSECOND, 1_000 * SECOND),
-        ]
-    }
 }
 
 impl Default for MetaRoceConfig {
@@ -230,7 +190,7 @@ impl Default for MetaRoceConfig {
             ack_every: 2,
             spray: Spray::RoundRobin,
             entropies: Entropies::Consecutive,
-            denied_planes: Vec::new(),
+            denied_planes: 0,
             rnr_delay_ps: 10_000_000,
             down_after: 3,
             probe_interval_ps: 100_000_000,
@@ -293,21 +253,6 @@ pub struct RoceConfig {
     pub dcqcn: DcqcnPreset,
     /// Wait of a requester after an RNR NAK, picoseconds (IBTA table, 0.01 ms step).
     pub rnr_delay_ps: u64,
-}
-
-impl RoceConfig {
-    fn ranges(&self) -> [Ranged; 8] {
-        [
-            ("timeout_exponent", self.timeout_exponent.into(), 0, 31),
-            ("adaptive_base_ps", self.adaptive_base_ps, MICROSECOND, SECOND),
-            ("retry_count", self.retry_count.into(), 0, 1_000),
-            ("qps_per_plane", self.qps_per_plane.into(), 1, 256),
-            ("split_bytes", self.split_bytes, 1, 1 << 40),
-            ("ack_every", self.ack_every.into(), 1, 1_024),
-            ("window_percent", self.window_percent.into(), 0, 100_000),
-            ("rnr_delay_ps", self.rnr_delay_ps, MICROSECOND, SECOND),
-        ]
-    }
 }
 
 impl Default for RoceConfig {

@@ -18,6 +18,7 @@ pub mod counters;
 pub mod endpoint;
 pub mod inbox;
 pub mod outbox;
+pub mod settings;
 pub mod transport;
 pub mod verbs;
 

@@ -32,6 +32,7 @@ fn post_all(pair: &mut Pair, messages: u32) {
     }
 }
 
+// [F5.slow-path-stalls-nobody] [F5.down-after-expiries] [I16] [I28]
 #[test]
 fn a_dead_plane_stalls_no_other_and_what_was_on_it_arrives() {
     let mut pair = pair(2);
@@ -53,6 +54,7 @@ fn a_dead_plane_stalls_no_other_and_what_was_on_it_arrives() {
     assert!(last_data > Time::from_us(99) && last_data < Time::from_us(200), "{last_data}");
 }
 
+// [F5.probe-revives] [I28]
 #[test]
 fn probes_revive_the_paths_of_a_plane_that_returns() {
     let mut pair = pair(2);
@@ -77,6 +79,7 @@ fn probes_revive_the_paths_of_a_plane_that_returns() {
     assert!((0..120).all(|k| pair.placed_once(1, k * 100 * MTU, 100 * MTU)));
 }
 
+// [F3.connection-has-paths] [F3.port-may-change] [F3.epoch] [F5.slow-path-stalls-nobody] [F5.down-after-expiries]
 #[test]
 fn one_dead_path_takes_no_other_path_down() {
     let mut pair = pair(1);
@@ -101,6 +104,7 @@ fn one_dead_path_takes_no_other_path_down() {
     assert!((0..20).all(|k| pair.placed_once(1, k * 100 * MTU, 100 * MTU)));
 }
 
+// [I5] [I15] [I16]
 #[test]
 fn without_any_path_the_first_request_reports_it_and_the_rest_are_flushed() {
     let config = MetaRoceConfig { dead_after_ps: 20_000_000_000, ..MetaRoceConfig::default() };
@@ -133,6 +137,7 @@ fn without_any_path_the_first_request_reports_it_and_the_rest_are_flushed() {
     assert_eq!(refused, Err(PostError::Failed(connection.0)));
 }
 
+// [I5] [I15]
 #[test]
 fn a_receive_posted_after_the_failure_is_flushed() {
     let config = MetaRoceConfig { dead_after_ps: 1_000_000_000, ..MetaRoceConfig::default() };
@@ -199,6 +204,7 @@ fn identical_runs_are_identical() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
+    // [F1.own-destination] [F2.write-carries-address] [F6.own-sequence] [I1] [I3] [I5] [I6] [I12]
     #[test]
     fn loss_never_loses_or_repeats_a_byte(
         messages in prop::collection::vec(message(), 1..25),
@@ -229,6 +235,7 @@ proptest! {
         }
     }
 
+    // [I11]
     #[test]
     fn nothing_is_resent_where_nothing_is_lost(
         messages in prop::collection::vec(message(), 1..25),

@@ -211,6 +211,7 @@ fn a_lost_ack_is_covered_by_the_next() {
     assert_eq!(pair.succeeded(0, CompletionKind::Sent), [1]);
 }
 
+// [I5] [I15]
 #[test]
 fn exhausted_retries_fail_the_first_request_and_flush_the_rest() {
     let mut pair = pair(&RoceConfig { qps_per_plane: 2, ..single() }, 1);
@@ -309,6 +310,7 @@ fn without_marks_rate_control_costs_nothing() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
+    // [I1] [I3] [I5] [I6]
     #[test]
     fn loss_never_loses_or_repeats_a_byte(
         messages in prop::collection::vec(message(), 1..25),

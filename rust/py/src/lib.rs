@@ -201,11 +201,18 @@ fn defaults() -> String {
     metaroce_driver::defaults().to_string()
 }
 
+/// Every setting and constant of the core with its default, unit, source and what it may be, as JSON.
+#[pyfunction]
+fn profiles() -> String {
+    metaroce_driver::profiles().to_string()
+}
+
 /// The compiled core of metaroce.
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
-    module.add_function(wrap_pyfunction!(defaults, module)?)
+    module.add_function(wrap_pyfunction!(defaults, module)?)?;
+    module.add_function(wrap_pyfunction!(profiles, module)?)
 }

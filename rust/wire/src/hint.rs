@@ -4,17 +4,21 @@
 
 use crate::units::Rate;
 
+// [F8.hint-code]
 /// A rate of at most 134 Tbit/s, exact to max(1 Mbit/s, 2⁻¹¹ of its value), rounded down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateHint(pub u16);
 
-const MANTISSA_BITS: u32 = 12;
+const MANTISSA_BITS: u32 = RateHint::MANTISSA_BITS;
 const MBPS: u64 = 1_000_000;
 
 impl RateHint {
+    /// Bits of the mantissa; the other four are the exponent.
+    pub const MANTISSA_BITS: u32 = 12;
     /// No statement about the rate.
     pub const NONE: RateHint = RateHint(0);
 
+    // [I24]
     /// The largest hint that does not exceed `rate`; at least 1 Mbit/s.
     pub fn encode(rate: Rate) -> RateHint {
         let mbps = (rate.0 / MBPS).max(1);
@@ -38,6 +42,7 @@ impl RateHint {
 mod tests {
     use super::*;
 
+    // [F8.hint-code] [I24]
     #[test]
     fn encoding_is_monotone_and_tight() {
         let mut last = 0;

@@ -31,8 +31,10 @@ pub struct Envelope {
     pub len: u32,
     /// The directed link being crossed; kept by the fabric.
     pub link: u32,
+    // [F3.port-is-entropy]
     /// UDP source port: the ECMP entropy (F3).
     pub entropy: u16,
+    // [F4.nic-picks-plane]
     /// Plane, chosen by the sending NIC alone (F4).
     pub plane: PlaneId,
     /// ECN field of the IP header.
@@ -135,6 +137,7 @@ impl Opcode {
     }
 }
 
+// [F1.own-destination] [F2.write-carries-address] [F2.send-carries-match] [F2.no-lookup-round-trip]
 /// The piece of a message in a data packet, and where it belongs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment {
@@ -159,6 +162,7 @@ pub struct Segment {
     pub len: u16,
     /// What the sender has not sent yet on this connection, in MTUs, saturating: input of the rate hint.
     pub backlog: u16,
+    // [F10.many-streams]
     /// Ordered stream.
     pub stream: StreamId,
     /// Write, WriteImm, Send or Response.
@@ -266,6 +270,7 @@ pub enum Verdict {
 /// MetaRoCE-style acknowledgement: the state of one path, anchored at its highest sequence number.
 #[derive(Clone, Copy, Debug)]
 pub struct MrAck {
+    // [F6.sack-256]
     /// Bit k: `max_pps - 1 - k` was placed (F6: 256 bits).
     pub sack: [u32; 8],
     /// Sending time of the packet that caused this acknowledgement.
@@ -276,6 +281,7 @@ pub struct MrAck {
     pub max_pps: u32,
     /// CE marks seen on (path, epoch), cumulative.
     pub ce_count: u32,
+    // [F8.hint-in-every-ack]
     /// Share of inbound bandwidth granted to this sender (F8).
     pub hint: RateHint,
     /// Path reported.

@@ -166,14 +166,14 @@ impl Connection {
                 Entropies::Hashed => (u64::from(self.hash) << 16 | i as u64).wrapping_mul(HASH).wrapping_shr(48) as u16,
             };
             let mut path = SendPath::new(at, 0xC000 | port & 0x3FFF, shape.path_window, shape.base_rtt);
-            if config.denied_planes.contains(&path.plane) {
+            if config.denied_planes >> path.plane & 1 == 1 {
                 path.state = PathState::Denied;
             }
             path
         };
         self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
         for plane in 0..shape.planes {
-            if config.denied_planes.contains(&(plane as u8)) {
+            if config.denied_planes >> plane & 1 == 1 {
                 self.paths_down += shape.paths_per_plane as u16;
                 self.open[plane] = 0;
             } else {

@@ -19,6 +19,9 @@ struct Sender {
 
 const IDLE: u32 = u32::MAX;
 
+/// Rounds without data after which a sender holds no share any more. Ours: one could be an accident of timing.
+pub const SILENT_ROUNDS: u64 = 2;
+
 /// Shares of one receiver.
 #[derive(Debug)]
 pub struct FairShare {
@@ -51,6 +54,7 @@ impl FairShare {
         self.senders.push(Sender { last_seen: Time::ZERO, demand: 0, position: IDLE, hint: RateHint::NONE });
     }
 
+    // [F8.hint-is-share]
     /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
     #[inline]
     pub fn on_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
@@ -88,7 +92,7 @@ impl FairShare {
     fn deal(&mut self, now: Time) {
         self.dirty = false;
         self.round_end = now + self.round;
-        let silence = Time(2 * self.round.0);
+        let silence = Time(SILENT_ROUNDS * self.round.0);
         for position in (0..self.active.len()).rev() {
             let sender = self.active[position] as usize;
             if now.since(self.senders[sender].last_seen) > silence {
@@ -112,6 +116,7 @@ impl FairShare {
         self.fill();
     }
 
+    // [F8.max-min] [I22]
     /// Water-filling: grants caps in rising order until the rest can only share evenly.
     fn fill(&mut self) {
         self.caps.clear();
@@ -153,6 +158,7 @@ mod tests {
         (0..demands.len()).map(|s| share.on_data(Time(2), s, demands[s]).decode().map_or(0, |r| r.0)).collect()
     }
 
+    // [F8.hint-is-share] [F8.max-min]
     #[test]
     fn a_lone_sender_gets_all_whatever_its_backlog() {
         for demand in [1, 5_000, u32::MAX] {
@@ -160,6 +166,7 @@ mod tests {
         }
     }
 
+    // [F8.max-min]
     #[test]
     fn what_a_small_backlog_leaves_goes_to_the_others() {
         let got = shares(&[4096, u32::MAX, u32::MAX, u32::MAX]);
@@ -168,6 +175,7 @@ mod tests {
     }
 
     proptest! {
+        // [I22]
         #[test]
         fn shares_never_exceed_the_capacity_and_nobody_starves(demands in prop::collection::vec(1u32.., 1..80)) {
             let got = shares(&demands);

@@ -3,12 +3,16 @@
 //! It is anchored at the highest sequence number seen, so that numbers given up by the sender need
 //! no message to move on. It decides nothing about messages.
 
+/// Bits of the selective acknowledgement (F6).
+pub const SACK_BITS: u32 = 256;
+
+// [F6.sack-256]
 /// What has arrived on a path in its current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub struct PathLedger {
     /// Bit k: `max - 1 - k` has arrived.
-    bits: [u64; 4],
+    bits: [u64; SACK_BITS as usize / 64],
     max: u32,
     arrived: u32,
     ce: u32,
@@ -63,6 +67,7 @@ impl PathLedger {
         Some(noted)
     }
 
+    // [I13]
     /// Moves the anchor up by `steps`, at least 1.
     #[inline]
     fn advance(&mut self, steps: u32) {
@@ -124,6 +129,7 @@ mod tests {
     use super::*;
 
     proptest! {
+        // [F6.sack-256] [I13]
         #[test]
         fn vector_equals_the_set_of_arrivals(steps in prop::collection::vec(1u32..300, 1..60)) {
             let (mut ledger, mut seen, mut pps) = (PathLedger::default(), BTreeSet::new(), 0);
@@ -142,6 +148,7 @@ mod tests {
         }
     }
 
+    // [F3.epoch] [I12] [I27]
     #[test]
     fn a_refused_packet_is_a_hole_as_soon_as_it_is_not_the_newest() {
         let mut ledger = PathLedger::default();

@@ -15,6 +15,7 @@ mod receiver;
 mod repair;
 mod sender;
 mod serials;
+pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -76,12 +76,14 @@ impl Connection {
     }
 }
 
-/// UDP source port of QP `qp` at `host` towards `peer`, constant for its life (0xC000–0xFFFF): a
-/// mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
+/// First UDP source port: the dynamic range (RFC 6335), as RoCEv2 NICs use it.
+pub const FIRST_PORT: u16 = 0xC000;
+
+/// UDP source port of QP `qp` at `host` towards `peer`, constant for its life: a mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
 pub fn entropy(host: HostId, peer: HostId, qp: u32) -> u16 {
     let pair = u64::from(host.0) << 32 | u64::from(peer.0);
     let mixed = mix(mix(pair) ^ u64::from(qp));
-    0xC000 | (mixed >> 50) as u16
+    FIRST_PORT | (mixed >> 50) as u16
 }
 
 /// The splitmix64 step.

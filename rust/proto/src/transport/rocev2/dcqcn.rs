@@ -22,6 +22,68 @@ enum CutRule {
     EndOfPeriod,
 }
 
+/// A published parameter set.
+#[derive(Clone, Copy, Debug)]
+pub struct Published {
+    /// g, in 1/1024.
+    pub gain: u64,
+    /// Alpha of the first CNP, in 1/1024.
+    pub first_alpha: u64,
+    /// Alpha decays once in this, us.
+    pub alpha_us: u64,
+    rule: CutRule,
+    /// At most one cut, and one CNP, in this, us.
+    pub spacing_us: u64,
+    /// Period of the timed increase, us.
+    pub increase_us: u64,
+    /// Bytes of the counted increase.
+    pub increase_bytes: u64,
+    /// Rounds of fast recovery.
+    pub stages: u32,
+    /// Additive increase, Mbit/s.
+    pub additive_mbps: u64,
+    /// Hyper increase, Mbit/s.
+    pub hyper_mbps: u64,
+    /// Rate of the port that the increases were published for, Mbit/s.
+    pub line_mbps: u64,
+}
+
+/// Zhu et al., SIGCOMM 2015.
+pub const PAPER: Published = Published {
+    gain: 4,
+    first_alpha: 1024,
+    alpha_us: 55,
+    rule: CutRule::AtOnce,
+    spacing_us: 50,
+    increase_us: 55,
+    increase_bytes: 10_000_000,
+    stages: 5,
+    additive_mbps: 40,
+    hyper_mbps: 400,
+    line_mbps: 40_000,
+};
+
+/// NIC defaults (vendor's parameter page); 25 Gbit/s as the HPCC simulator takes it.
+pub const NIC: Published = Published {
+    gain: 5,
+    first_alpha: 1023,
+    alpha_us: 1,
+    rule: CutRule::EndOfPeriod,
+    spacing_us: 4,
+    increase_us: 300,
+    increase_bytes: 32_767 * 64,
+    stages: 1,
+    additive_mbps: 5,
+    hyper_mbps: 50,
+    line_mbps: 25_000,
+};
+
+/// Least rate: the NIC's. The paper names none.
+pub const MIN_RATE_MBPS: u64 = 1;
+/// A rate this close to the line's, as a right shift of that, is the line's. Ours: halving the
+/// distance never ends; a tenth of a percent is beyond a rate limiter.
+pub const AT_LINE_SHIFT: u32 = 10;
+
 /// One parameter set, scaled to the rate of a port.
 #[derive(Clone, Debug)]
 pub struct Params {
@@ -45,44 +107,30 @@ pub struct Params {
 impl Params {
     /// The constants of `preset` for a port of rate `line`; none without rate control.
     ///
-    /// Increase steps are scaled with the line rate from the rate that they were published for (40
-    /// Gbit/s in the paper; 25 Gbit/s for the NIC, as the HPCC simulator does): without it, recovery
-    /// at 200 Gbit/s would take 8 times as long. That favours this baseline.
+    /// Increase steps are scaled with the line rate from the one that they were published for: without
+    /// it, recovery at 200 Gbit/s would take 8 times as long. That favours this baseline.
     pub fn new(preset: DcqcnPreset, line: Rate) -> Option<Params> {
-        let paper = Params {
-            line,
-            keep: ONE - ONE / 256,
-            first_alpha: ONE,
-            alpha_period: Time::from_us(55),
-            rule: CutRule::AtOnce,
-            spacing: Time::from_us(50),
-            cnp_gap: Time::from_us(50),
-            increase_period: Time::from_us(55),
-            increase_bytes: 10_000_000,
-            stages: 5,
-            additive: (line.0 / 1000).max(40 * MBPS),
-            hyper: (line.0 / 100).max(400 * MBPS),
-            // The paper names none; this one is the NIC's.
-            min_rate: MBPS,
+        let set = match preset {
+            DcqcnPreset::Off => return None,
+            DcqcnPreset::Paper => PAPER,
+            DcqcnPreset::Nic => NIC,
         };
-        match preset {
-            DcqcnPreset::Off => None,
-            DcqcnPreset::Paper => Some(paper),
-            DcqcnPreset::Nic => Some(Params {
-                keep: ONE / 1024 * 1019,
-                first_alpha: ONE / 1024 * 1023,
-                alpha_period: Time::from_us(1),
-                rule: CutRule::EndOfPeriod,
-                spacing: Time::from_us(4),
-                cnp_gap: Time::from_us(4),
-                increase_period: Time::from_us(300),
-                increase_bytes: 32_767 * 64,
-                stages: 1,
-                additive: (line.0 / 5000).max(5 * MBPS),
-                hyper: (line.0 / 500).max(50 * MBPS),
-                ..paper
-            }),
-        }
+        let scaled = |mbps: u64| (line.0 / (set.line_mbps / mbps)).max(mbps * MBPS);
+        Some(Params {
+            line,
+            keep: ONE / 1024 * (1024 - set.gain),
+            first_alpha: ONE / 1024 * set.first_alpha,
+            alpha_period: Time::from_us(set.alpha_us),
+            rule: set.rule,
+            spacing: Time::from_us(set.spacing_us),
+            cnp_gap: Time::from_us(set.spacing_us),
+            increase_period: Time::from_us(set.increase_us),
+            increase_bytes: set.increase_bytes,
+            stages: set.stages,
+            additive: scaled(set.additive_mbps),
+            hyper: scaled(set.hyper_mbps),
+            min_rate: MIN_RATE_MBPS * MBPS,
+        })
     }
 }
 
@@ -211,8 +259,7 @@ impl Limiter {
             self.target = self.target.min(params.line.0);
         }
         self.rate += (self.target - self.rate).div_ceil(2);
-        // Halving the distance never ends; a tenth of a percent is beyond a rate limiter.
-        if params.line.0 - self.rate <= params.line.0 >> 10 {
+        if params.line.0 - self.rate <= params.line.0 >> AT_LINE_SHIFT {
             (self.rate, self.target) = (params.line.0, params.line.0);
             self.increase_due = Time::NEVER;
         }

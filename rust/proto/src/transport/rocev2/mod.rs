@@ -15,6 +15,7 @@ mod connection;
 pub mod dcqcn;
 mod requester;
 mod responder;
+pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -34,16 +35,21 @@ use crate::counters::Counters;
 use crate::inbox::{Effect, Placed};
 use crate::verbs::{Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
+/// Unit of the local ACK timeout, picoseconds: 4.096 us × 2^t (IBTA).
+const ACK_TIMEOUT_PS: u64 = 4_096_000;
 /// Steps of the adaptive timer ladder beyond the first, each doubling.
 const LADDER: u32 = 3;
+/// Requests for an acknowledgement in the shortest timeout, if packets are sent. Ours: several may be lost.
+const REQUESTS_A_TIMEOUT: u64 = 4;
+/// Least window of a QP, packets. Ours: with one, each packet would wait for the acknowledgement of the last.
+const LEAST_WINDOW: u64 = 2;
 
 /// All QPs of one host.
 #[derive(Debug)]
 pub struct RoceV2 {
     config: RoceConfig,
     host: HostId,
-    /// Longest time between two requests for an acknowledgement, if packets are sent: a quarter of
-    /// the shortest timeout (ours).
+    /// Longest time between two requests for an acknowledgement, if packets are sent.
     patience: Time,
     /// QPs of a connection; QP q of connection c is `qps[c × this + q]`, on plane q mod planes.
     qps_per_connection: u32,
@@ -101,7 +107,7 @@ impl RoceV2 {
         RoceV2 {
             config: config.clone(),
             host: environment.host,
-            patience: Time(timeout(config, 0).0 / 4),
+            patience: Time(timeout(config, 0).0 / REQUESTS_A_TIMEOUT),
             qps_per_connection: config.qps_per_plane.max(1) * environment.ports.len() as u32,
             connections: Vec::new(),
             qps: Vec::new(),
@@ -555,17 +561,17 @@ impl Transport for RoceV2 {
 /// How long the acknowledgement timer runs after `timeouts` expiries in a row.
 fn timeout(config: &RoceConfig, timeouts: u32) -> Time {
     match config.timer {
-        RoceTimer::Fixed => Time(4_096_000 << config.timeout_exponent),
+        RoceTimer::Fixed => Time(ACK_TIMEOUT_PS << config.timeout_exponent),
         RoceTimer::Adaptive => Time(config.adaptive_base_ps << timeouts.min(LADDER)),
     }
 }
 
-/// Window of a QP in packets, from the bandwidth-delay product of its port; at least 2.
+/// Window of a QP in packets, from the bandwidth-delay product of its port.
 fn window(config: &RoceConfig, rate: Rate, base_rtt: Time) -> u32 {
     let Bytes(product) = rate.bytes_in(base_rtt);
     match config.window_percent {
         0 => 0,
-        percent => (product * u64::from(percent) / 100 / u64::from(config.mtu)).max(2) as u32,
+        percent => (product * u64::from(percent) / 100 / u64::from(config.mtu)).max(LEAST_WINDOW) as u32,
     }
 }
 

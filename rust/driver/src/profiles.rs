@@ -1,0 +1,107 @@
+//! Defaults and what they may be, for those who show them.
+
+use metaroce_fabric::{Ecmp, LossConfig, Switching};
+use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
+use metaroce_proto::{MetaRoceConfig, RoceConfig};
+use metaroce_wire::lengths;
+use serde_json::{Value, json};
+
+use crate::spec::reroute_delay;
+
+/// Rows of `Fabric` and, behind "loss.", of `LossConfig`; then the constants. The fabric checks them.
+const FABRIC: &[Setting] = &[
+    Setting::choice(
+        "ecmp",
+        &["linear", "mixed"],
+        "ours: CRC and XOR hashes are linear in the port",
+        "How the UDP source port enters a switch's ECMP choice.",
+    ),
+    Setting::number(
+        "reroute_delay_ps",
+        "ps",
+        (0, u64::MAX),
+        "ours: long beside a round trip",
+        "From a failure or repair until all switches know.",
+    ),
+    Setting::switch("trim", "optional (F9)", "Full queues cut data packets down to their headers."),
+    Setting::switch("control_priority", "optional (F9)", "Control packets overtake queued data."),
+    Setting::switch("last_hop_ecn", "F9: no such setting is needed", "Switch ports that lead to hosts mark."),
+    Setting::probability("loss.probability", "ours: none unless asked for", "Probability of a draw."),
+    Setting::choice("loss.per", &["packet", "link"], "ours", "One draw a packet end to end, or one a link crossed."),
+    Setting::choice("loss.on", &["data_and_ack", "data"], "ours", "Packets that may be lost."),
+    Setting::fixed("gap", "bytes", lengths::GAP as u64, "IEEE 802.3", "Preamble and least gap of every frame."),
+    Setting::fixed(
+        "frame",
+        "bytes",
+        lengths::FRAME as u64,
+        "IEEE 802.3, RFC 791, RFC 768",
+        "Ethernet, IPv4, UDP, FCS.",
+    ),
+    Setting::fixed("least_frame", "bytes", lengths::MIN_FRAME as u64, "IEEE 802.3", "Shortest frame, FCS included."),
+];
+
+/// All defaults, as JSON.
+pub fn defaults() -> Value {
+    json!({
+        "metaroce": MetaRoceConfig::default(),
+        "rocev2": RoceConfig::default(),
+        "fabric": fabric_defaults(),
+        "loss": LossConfig::default(),
+    })
+}
+
+fn fabric_defaults() -> Value {
+    let Switching { trim, control_priority, last_hop_ecn } = Switching::default();
+    json!({
+        "ecmp": Ecmp::default(),
+        "reroute_delay_ps": reroute_delay(),
+        "trim": trim,
+        "control_priority": control_priority,
+        "last_hop_ecn": last_hop_ecn,
+    })
+}
+
+/// Every setting and constant with its default, unit, source and what it may be, as JSON: arrays of rows
+/// "metaroce", "rocev2" and "fabric".
+pub fn profiles() -> Value {
+    let defaults = defaults();
+    json!({
+        "metaroce": export(METAROCE, &defaults["metaroce"]),
+        "rocev2": export(ROCEV2, &defaults["rocev2"]),
+        "fabric": export(FABRIC, &fabric(&defaults)),
+    })
+}
+
+/// The fields of the fabric, and of the loss behind their prefix.
+fn fabric(defaults: &Value) -> Value {
+    let mut fields = defaults["fabric"].clone();
+    for (name, value) in defaults["loss"].as_object().into_iter().flatten() {
+        fields[format!("loss.{name}")] = value.clone();
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use metaroce_proto::settings::{Allowed, mismatch};
+
+    use super::*;
+
+    #[test]
+    fn every_field_of_the_fabric_has_a_row_and_every_row_a_field() {
+        assert_eq!(mismatch(FABRIC, &fabric(&defaults())), None);
+    }
+
+    #[test]
+    fn a_choice_lists_exactly_the_names_that_the_field_takes() {
+        for row in FABRIC {
+            let Allowed::Choice(names) = row.allowed else { continue };
+            let told = match row.name.strip_prefix("loss.") {
+                Some(field) => serde_json::from_value::<LossConfig>(json!({field: "no such name"})).err(),
+                None => serde_json::from_value::<Ecmp>(json!("no such name")).err(),
+            };
+            let told = told.expect("no such name").to_string();
+            assert_eq!(told.split('`').skip(3).step_by(2).collect::<Vec<_>>(), names, "{}: {told}", row.name);
+        }
+    }
+}
