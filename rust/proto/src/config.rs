@@ -75,6 +75,18 @@ impl TransportConfig {
     }
 }
 
+/// What decides on the window of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControllerKind {
+    /// Additive increase, multiplicative decrease on ECN (F8), as DCTCP (RFC 8257).
+    Aimd,
+    /// ECN and delay: NSCC of the Ultra Ethernet specification 1.0.
+    Nscc,
+    /// Delay alone: Swift as in Falcon.
+    Swift,
+}
+
 /// Settings of the MetaRoCE-style transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -101,10 +113,23 @@ pub struct MetaRoceConfig {
     pub hint_target_percent: u32,
     /// A hint older than this many base round trips has no effect (ours).
     pub hint_life_rtts: u32,
-    /// Gain of the per-path ECN estimate, as a right shift: 4 = 1/16 (DCTCP, RFC 8257).
+    /// What decides on the window of a path: "aimd", "nscc" or "swift".
+    pub controller: ControllerKind,
+    /// A loss halves the window of its path, once in a round trip. Off: congestion is ECN's alone (F8).
+    pub cut_on_loss: bool,
+    /// AIMD and Swift: the growth of a path window is divided by the number of paths that are up, so
+    /// that all paths of a connection are as aggressive as one. Off (ours).
+    pub coupled_growth: bool,
+    /// AIMD: gain of the per-path ECN estimate, as a right shift: 4 = 1/16 (DCTCP, RFC 8257).
     pub ecn_gain_shift: u32,
-    /// Growth of a path window without marks, percent of an MTU per round trip (ours: 25).
+    /// AIMD: growth of a path window without marks, percent of an MTU per round trip (ours: 25).
     pub growth_percent: u32,
+    /// Queueing delay aimed at, percent of the configured base round trip (NSCC; 100: UEC without
+    /// trimming) or of the least round trip of the path (Swift; ours).
+    pub delay_target_percent: u32,
+    /// Swift: what the target of the smallest window has on top, percent of the least round trip of the
+    /// path. 400: Falcon's 100 us over its base target of 25 us.
+    pub flow_scaling_percent: u32,
     /// Time-based tail detection waits srtt + this × rttvar + `tail_slack_ps` (ours).
     pub tail_var_multiple: u32,
     /// Constant part of the tail detection, picoseconds (ours: 2 us).
@@ -119,7 +144,7 @@ pub struct MetaRoceConfig {
 }
 
 impl MetaRoceConfig {
-    fn ranges(&self) -> [Ranged; 13] {
+    fn ranges(&self) -> [Ranged; 15] {
         [
             ("paths_per_plane", self.paths_per_plane.into(), 0, 64),
             ("start_window_percent", self.start_window_percent.into(), 0, 1_000),
@@ -129,6 +154,8 @@ impl MetaRoceConfig {
             ("hint_life_rtts", self.hint_life_rtts.into(), 1, 1_000_000),
             ("ecn_gain_shift", self.ecn_gain_shift.into(), 1, 10),
             ("growth_percent", self.growth_percent.into(), 0, 1_000),
+            ("delay_target_percent", self.delay_target_percent.into(), 1, 10_000),
+            ("flow_scaling_percent", self.flow_scaling_percent.into(), 0, 10_000),
             ("tail_var_multiple", self.tail_var_multiple.into(), 0, 100),
             ("tail_slack_ps", self.tail_slack_ps, 0, SECOND),
             ("down_after", self.down_after.into(), 1, 100),
@@ -149,8 +176,13 @@ impl Default for MetaRoceConfig {
             hint_headroom_percent: 100,
             hint_target_percent: 100,
             hint_life_rtts: 8,
+            controller: ControllerKind::Aimd,
+            cut_on_loss: false,
+            coupled_growth: false,
             ecn_gain_shift: 4,
             growth_percent: 25,
+            delay_target_percent: 100,
+            flow_scaling_percent: 400,
             tail_var_multiple: 4,
             tail_slack_ps: 2_000_000,
             down_after: 3,

@@ -20,7 +20,7 @@ pub mod outbox;
 pub mod transport;
 pub mod verbs;
 
-pub use config::{DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig};
+pub use config::{ControllerKind, DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig};
 pub use counters::Counters;
 pub use endpoint::Endpoint;
 pub use transport::Stage;

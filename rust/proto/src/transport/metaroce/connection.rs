@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use metaroce_wire::{Arrival, ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
 
+use super::cc::State;
 use super::flight::{Flight, Order, Sent};
 use super::ledger::PathLedger;
 use super::path::{PathState, SendPath, Variation};
@@ -91,6 +92,8 @@ pub struct Shape {
     pub base_rtt: Time,
     /// First window of a path, and of the connection.
     pub path_window: u32,
+    /// What a new path's congestion controller remembers.
+    pub congestion: State,
     pub start_window: u64,
 }
 
@@ -140,7 +143,7 @@ impl Connection {
             // and XOR hashes are) maps them to distinct routes.
             let at = (i / shape.paths_per_plane, i % shape.paths_per_plane);
             let entropy = 0xC000 | hash.wrapping_add(at.1 as u16) & 0x3FFF;
-            SendPath::new(at, entropy, shape.path_window, shape.base_rtt)
+            SendPath::new(at, entropy, shape.path_window, shape.base_rtt, shape.congestion)
         };
         self.paths = (0..shape.planes * shape.paths_per_plane).map(path).collect();
         for plane in 0..shape.planes {

@@ -9,7 +9,7 @@ use metaroce_wire::{
 
 use super::connection::{Connection, Resend};
 use super::flight::{NIL, Sent};
-use super::path::PathState;
+use super::path::{Acked, PathState};
 use super::{MetaRoce, completion};
 use crate::outbox::Piece;
 use crate::verbs::{Completion, CompletionKind, CompletionStatus};
@@ -150,7 +150,7 @@ impl MetaRoce {
             return;
         }
         let plane = path.plane as usize;
-        let (mut acked, mut lost) = (0, 0u64);
+        let (mut acked, mut bytes, mut lost) = (0, 0, 0u64);
         let mut first = path.flight.first;
         while first != NIL {
             let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
@@ -164,6 +164,7 @@ impl MetaRoce {
             let sent = connection.land(&mut self.flight, index);
             if arrived {
                 acked += 1;
+                bytes += sent.len;
                 acknowledge(id, connection, &sent, &mut self.completions);
             } else {
                 // A path is FIFO: a later number has arrived, so this one is lost (F6).
@@ -172,6 +173,7 @@ impl MetaRoce {
             }
             first = connection.paths[index].flight.first;
         }
+        let paths = connection.paths.len() as u32 - u32::from(connection.paths_down);
         let path = &mut connection.paths[index];
         self.counters.gap_detections += lost;
         let rtt = now.since(ack.echo);
@@ -179,7 +181,13 @@ impl MetaRoce {
         let nearer = rtt < connection.least_rtt;
         connection.least_rtt = connection.least_rtt.min(rtt);
         let window = path.cwnd;
-        path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
+        if lost > 0 {
+            path.on_loss(&self.controller);
+        }
+        path.on_ack(
+            &self.controller,
+            Acked { packets: acked, bytes, max_pps: ack.max_pps, ce: ack.ce_count, rtt, paths },
+        );
         let resized = path.cwnd;
         connection.resize(plane, window, resized);
         connection.last_progress = now;
@@ -284,9 +292,13 @@ impl MetaRoce {
         connection.lose(&sent, plane);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
+        let window = path.cwnd;
+        path.on_loss(&self.controller);
         self.counters.timer_detections += 1;
         self.counters.timeouts += u64::from(path.expiries >= 2);
-        if u32::from(path.expiries) >= self.config.down_after {
+        let (resized, down) = (path.cwnd, u32::from(path.expiries) >= self.config.down_after);
+        connection.resize(plane, window, resized);
+        if down {
             self.path_down(now, id, index);
         }
         self.refresh_open(id, index);
