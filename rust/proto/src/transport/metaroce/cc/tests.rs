@@ -233,7 +233,6 @@ proptest! {
         let mut path = path(&controller, controller.cap());
         for (marked, queued) in rounds {
             let cuts = round(&mut path, &controller, marked, BASE + Time(queued));
-            // A round here may straddle two of the path's: the end of one and the start of the next.
             prop_assert!(cuts <= 1, "{cuts} cuts");
         }
     }
