@@ -106,6 +106,18 @@ pub enum Entropies {
     Hashed,
 }
 
+/// What decides on the window of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ControllerKind {
+    /// Additive increase, multiplicative decrease on ECN (F8), as DCTCP (RFC 8257).
+    Aimd,
+    /// ECN and delay: NSCC of the Ultra Ethernet specification 1.0.
+    Nscc,
+    /// Delay alone: Swift as in Falcon.
+    Swift,
+}
+
 /// Settings of the MetaRoCE-style transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -132,10 +144,23 @@ pub struct MetaRoceConfig {
     pub hint_target_percent: u32,
     /// A hint older than this many base round trips has no effect (ours).
     pub hint_life_rtts: u32,
-    /// Gain of the per-path ECN estimate, as a right shift: 4 = 1/16 (DCTCP, RFC 8257).
+    /// What decides on the window of a path: "aimd", "nscc" or "swift".
+    pub controller: ControllerKind,
+    /// A loss halves the window of its path, once in a round trip. Off: congestion is ECN's alone (F8).
+    pub cut_on_loss: bool,
+    /// AIMD and Swift: the growth of a path window is divided by the number of paths that are up, so
+    /// that all paths of a connection are as aggressive as one. Off (ours).
+    pub coupled_growth: bool,
+    /// AIMD: gain of the per-path ECN estimate, as a right shift: 4 = 1/16 (DCTCP, RFC 8257).
     pub ecn_gain_shift: u32,
-    /// Growth of a path window without marks, percent of an MTU per round trip (ours: 25).
+    /// AIMD: growth of a path window without marks, percent of an MTU per round trip (ours: 25).
     pub growth_percent: u32,
+    /// Queueing delay aimed at, percent of the configured base round trip (NSCC; 100: UEC without
+    /// trimming) or of the least round trip of the path (Swift; ours).
+    pub delay_target_percent: u32,
+    /// Swift: what the target of the smallest window has on top, percent of the least round trip of the
+    /// path. 400: Falcon's 100 us over its base target of 25 us.
+    pub flow_scaling_percent: u32,
     /// Time-based tail detection waits srtt + this × rttvar + `tail_slack_ps` (ours).
     pub tail_var_multiple: u32,
     /// Constant part of the tail detection, picoseconds (ours: 2 us).
@@ -180,8 +205,13 @@ impl Default for MetaRoceConfig {
             hint_headroom_percent: 100,
             hint_target_percent: 100,
             hint_life_rtts: 8,
+            controller: ControllerKind::Aimd,
+            cut_on_loss: false,
+            coupled_growth: false,
             ecn_gain_shift: 4,
             growth_percent: 25,
+            delay_target_percent: 100,
+            flow_scaling_percent: 400,
             tail_var_multiple: 4,
             tail_slack_ps: 2_000_000,
             tail: Tail::Resend,

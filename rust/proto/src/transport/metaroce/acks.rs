@@ -6,7 +6,7 @@ use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 use super::MetaRoce;
 use super::connection::{Connection, Resend};
 use super::flight::{NIL, Sent};
-use super::path::PathState;
+use super::path::{Acked, PathState};
 use super::serials::Serials;
 use crate::config::{Hints, Spray};
 use crate::verbs::{Completion, CompletionStatus};
@@ -37,9 +37,10 @@ impl MetaRoce {
 
     /// The state of one path: what has landed, what is lost, and what that says of its window.
     fn take_path_report(&mut self, now: Time, id: usize, ack: &MrAck) {
-        let (acked, lost) = self.land_reported(now, id, ack);
+        let (packets, bytes, lost) = self.land_reported(now, id, ack);
         let connection = &mut self.connections[id];
         let index = ack.path as usize;
+        let paths = connection.paths.len() as u32 - u32::from(connection.paths_down);
         let path = &mut connection.paths[index];
         let plane = path.plane as usize;
         self.counters.gap_detections += lost;
@@ -48,7 +49,11 @@ impl MetaRoce {
         let nearer = rtt < connection.least_rtt;
         connection.least_rtt = connection.least_rtt.min(rtt);
         let (window, marks) = (path.cwnd, path.marks());
-        path.on_ack(&self.config, self.max_path_window, acked, (ack.max_pps, ack.ce_count));
+        if lost > 0 {
+            path.on_loss(&self.controller);
+        }
+        let (max_pps, ce) = (ack.max_pps, ack.ce_count);
+        path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
         let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
         connection.resize(plane, window, resized);
         if self.config.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < 64 {
@@ -62,13 +67,13 @@ impl MetaRoce {
         self.wake_after(id, plane, lost > 0);
     }
 
-    /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, and
-    /// how many are lost.
-    fn land_reported(&mut self, now: Time, id: usize, ack: &MrAck) -> (u32, u64) {
+    /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, their
+    /// bytes, and how many are lost.
+    fn land_reported(&mut self, now: Time, id: usize, ack: &MrAck) -> (u32, u32, u64) {
         let connection = &mut self.connections[id];
         let index = ack.path as usize;
         let plane = connection.paths[index].plane as usize;
-        let (mut acked, mut lost) = (0, 0);
+        let (mut acked, mut bytes, mut lost) = (0, 0, 0);
         let mut first = connection.paths[index].flight.first;
         let mut refused = None;
         while first != NIL {
@@ -90,6 +95,7 @@ impl MetaRoce {
             let sent = connection.land(&mut self.flight, index);
             if arrived {
                 acked += 1;
+                bytes += sent.len;
                 landed(ConnId(id as u32), connection, &sent, &mut self.completions);
             } else if newest && ack.verdict != Verdict::Trimmed {
                 refused = Some(sent);
@@ -103,7 +109,7 @@ impl MetaRoce {
         if let Some(sent) = refused {
             self.take_refusal(now, id, &sent, ack.verdict);
         }
-        (acked, lost)
+        (acked, bytes, lost)
     }
 
     /// The receiver did not take a packet.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use metaroce_wire::{ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
 
+use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
 use super::ledger::PathLedger;
 use super::path::{PathState, SendPath, Variation};
@@ -108,6 +109,8 @@ pub struct Shape {
     pub base_rtt: Time,
     /// First window of a path, and of the connection.
     pub path_window: u32,
+    /// What a new path's congestion controller remembers.
+    pub congestion: State,
     pub start_window: u64,
 }
 
@@ -165,7 +168,8 @@ impl Connection {
                 Entropies::Consecutive => hash.wrapping_add(at.1 as u16),
                 Entropies::Hashed => (u64::from(self.hash) << 16 | i as u64).wrapping_mul(HASH).wrapping_shr(48) as u16,
             };
-            let mut path = SendPath::new(at, 0xC000 | port & 0x3FFF, shape.path_window, shape.base_rtt);
+            let mut path =
+                SendPath::new(at, 0xC000 | port & 0x3FFF, shape.path_window, shape.base_rtt, shape.congestion);
             if config.denied_planes >> path.plane & 1 == 1 {
                 path.state = PathState::Denied;
             }

@@ -6,6 +6,7 @@
 //! holds the state and the [`Transport`] face.
 
 mod acks;
+mod cc;
 mod connection;
 mod flight;
 mod hint;
@@ -22,6 +23,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Time, lengths, prefetch};
 
+use self::cc::{Controller, Place};
 use self::connection::{Connection, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
@@ -36,10 +38,10 @@ use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, R
 pub struct MetaRoce {
     config: MetaRoceConfig,
     shape: Shape,
-    /// Bandwidth-delay products, bytes: of all planes, and of one path's share at most.
+    /// Largest connection window, bytes.
     window_cap: u64,
-    max_path_window: u32,
     hint_life: u64,
+    controller: Controller,
     connections: Vec<Connection>,
     flight: Flight,
     shares: FairShare,
@@ -76,6 +78,13 @@ impl MetaRoce {
         // 256 packets are what one SACK vector can describe.
         let max_path_window = (2 * plane_bdp).clamp(4 * mtu, 256 * mtu) as u32;
         let path_window = (2 * plane_bdp / paths_per_plane as u64).clamp(2 * mtu, u64::from(max_path_window)) as u32;
+        let place = Place {
+            base_rtt: path::ticks(environment.base_rtt),
+            bdp,
+            paths: (planes * paths_per_plane) as u64,
+            cap: max_path_window,
+        };
+        let controller = Controller::new(config, place);
         let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
         let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
         let shape = Shape {
@@ -84,7 +93,8 @@ impl MetaRoce {
             planes,
             paths_per_plane,
             base_rtt: environment.base_rtt,
-            path_window,
+            path_window: path_window.min(controller.cap()),
+            congestion: controller.start(),
             // Without hints nothing would ever raise a small start: ECN alone governs.
             start_window: if config.hints == Hints::Off { window_cap } else { start },
         };
@@ -92,8 +102,8 @@ impl MetaRoce {
         MetaRoce {
             shape,
             window_cap,
-            max_path_window,
             hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
+            controller,
             connections: Vec::new(),
             flight: Flight::new(),
             shares: FairShare::new(target, environment.base_rtt),

@@ -1,11 +1,8 @@
-//! One path as its sender sees it (F3, F5): entropy, sequence, window, round trip, ECN, health.
-//!
-//! The window follows DCTCP (RFC 8257) per path and round trip: the share of marked packets feeds
-//! an estimate, a marked round cuts the window once by half of it, an unmarked one adds a part of
-//! an MTU. Loss cuts nothing (F8 gives congestion to ECN; loss is repaired, not obeyed).
+//! One path as its sender sees it (F3, F5): entropy, sequence, window, round trip, marks, health.
 
 use metaroce_wire::Time;
 
+use super::cc::{Controller, Signal, State, TICK_SHIFT};
 use super::flight::Fifo;
 use crate::config::{MetaRoceConfig, Spray};
 
@@ -20,11 +17,6 @@ pub enum PathState {
     Denied,
 }
 
-/// Scale of the ECN estimate: 1.0.
-const ALPHA_ONE: u32 = 1 << 10;
-/// Round trips are kept in units of 2¹⁰ ps, about a nanosecond.
-const RTT_SHIFT: u32 = 10;
-
 /// Mean deviation of round trips, in the units of the paths' estimates. One for a whole connection
 /// (ours): a path of a slow connection has too few samples of its own.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +25,7 @@ pub struct Variation(u32);
 impl Variation {
     /// Half a round trip, so that the first tail detection waits three of them, as RFC 6298 starts.
     pub const fn new(rtt: Time) -> Variation {
-        Variation((rtt.0 >> (RTT_SHIFT + 1)) as u32)
+        Variation((rtt.0 >> (TICK_SHIFT + 1)) as u32)
     }
 
     /// A sample missed its path's estimate by `error`.
@@ -54,11 +46,13 @@ pub struct SendPath {
     pub in_flight: u32,
     pub cwnd: u32,
     srtt: u32,
+    /// Least round trip of its route.
+    base_rtt: u32,
     ce_seen: u32,
+    /// The congestion round ends when this packet or a later one has arrived.
     round_end: u32,
-    round_acked: u16,
-    round_marked: u16,
-    alpha: u16,
+    /// What the congestion controller remembers.
+    congestion: State,
     /// Packets in flight: their numbers are contiguous, since only the oldest is ever taken out.
     pub packets: u16,
     pub entropy: u16,
@@ -69,24 +63,43 @@ pub struct SendPath {
     pub state: PathState,
     /// Expiries in a row.
     pub expiries: u8,
+    /// The window has fallen in this round.
+    cut: bool,
+    /// Packets that landed by reports on other paths since its own last one.
+    aside: u16,
     /// Up: when its last expiry was. Down: when it is probed next.
     pub moment: Time,
 }
 
+const _: () = assert!(size_of::<SendPath>() == 64, "a path is one cache line");
+
+/// What an acknowledgement says about its path.
+#[derive(Clone, Copy, Debug)]
+pub struct Acked {
+    /// Packets that it takes out of flight, and their payload bytes.
+    pub packets: u32,
+    pub bytes: u32,
+    /// Highest number that arrived, and the cumulative count of marks.
+    pub max_pps: u32,
+    pub ce: u32,
+    pub rtt: Time,
+    /// Paths of the connection that are up.
+    pub paths: u32,
+}
+
 impl SendPath {
     /// A path `at` (plane, number there) that has seen nothing: window `cwnd` bytes, round trip assumed `rtt`.
-    pub fn new(at: (usize, usize), entropy: u16, cwnd: u32, rtt: Time) -> SendPath {
+    pub fn new(at: (usize, usize), entropy: u16, cwnd: u32, rtt: Time, congestion: State) -> SendPath {
         SendPath {
             flight: Fifo::EMPTY,
             next_pps: 0,
             in_flight: 0,
             cwnd,
-            srtt: (rtt.0 >> RTT_SHIFT) as u32,
+            srtt: ticks(rtt),
+            base_rtt: ticks(rtt),
             ce_seen: 0,
             round_end: 0,
-            round_acked: 0,
-            round_marked: 0,
-            alpha: ALPHA_ONE as u16,
+            congestion,
             packets: 0,
             entropy,
             plane: at.0 as u8,
@@ -94,6 +107,8 @@ impl SendPath {
             epoch: 0,
             state: PathState::Up,
             expiries: 0,
+            cut: false,
+            aside: 0,
             moment: Time::ZERO,
         }
     }
@@ -112,51 +127,68 @@ impl SendPath {
     /// Smooths a round trip sample (RFC 6298). Answers by how much it missed the estimate.
     #[inline]
     pub fn on_rtt(&mut self, sample: Time) -> u32 {
-        let sample = (sample.0 >> RTT_SHIFT).min(u64::from(u32::MAX / 8)) as u32;
+        let sample = ticks(sample);
         let error = sample.abs_diff(self.srtt);
         self.srtt = self.srtt - self.srtt / 8 + sample / 8;
         error
     }
 
-    /// `acked` packets are acknowledged and the cumulative count of marks stands at `ce`.
+    /// Shows an acknowledgement to the congestion controller, whose window becomes that of the path.
     #[inline]
-    pub fn on_ack(&mut self, config: &MetaRoceConfig, max_window: u32, acked: u32, ack: (u32, u32)) {
-        let (max_pps, ce) = ack;
+    pub fn on_ack(&mut self, controller: &Controller, acked: Acked) {
         self.expiries = 0;
-        self.round_acked += acked as u16;
-        self.round_marked += ce.saturating_sub(self.ce_seen) as u16;
-        self.ce_seen = self.ce_seen.max(ce);
-        if max_pps < self.round_end {
-            return;
+        let marked = acked.ce.saturating_sub(self.ce_seen);
+        self.ce_seen += marked;
+        let rtt = ticks(acked.rtt);
+        self.base_rtt = self.base_rtt.min(rtt);
+        let round_over = acked.max_pps >= self.round_end;
+        if round_over {
+            self.start_round(false);
         }
+        let aside = u32::from(std::mem::take(&mut self.aside));
+        let bytes = acked.bytes + aside * controller.mtu();
+        let signal = Signal {
+            packets: acked.packets + aside,
+            bytes,
+            marked,
+            rtt,
+            base_rtt: self.base_rtt,
+            paths: acked.paths,
+            round_over,
+            may_cut: !self.cut,
+            used: 2 * u64::from(self.in_flight + bytes) >= u64::from(self.cwnd),
+        };
+        let window = controller.on_ack(&mut self.congestion, self.cwnd, &signal);
+        if window < self.cwnd {
+            self.start_round(true);
+        }
+        self.cwnd = window;
+    }
+
+    /// A packet is lost.
+    pub fn on_loss(&mut self, controller: &Controller) {
+        let window = controller.on_loss(self.cwnd);
+        if window < self.cwnd && !self.cut {
+            self.start_round(true);
+            self.cwnd = window;
+        }
+    }
+
+    const fn start_round(&mut self, cut: bool) {
         self.round_end = self.next_pps;
-        let (acked, marked) = (u32::from(self.round_acked), u32::from(self.round_marked));
-        let share = (marked.min(acked) * ALPHA_ONE).checked_div(acked).unwrap_or(0);
-        let gain = config.ecn_gain_shift;
-        let alpha = u32::from(self.alpha);
-        let alpha = alpha - (alpha >> gain) + (share >> gain);
-        self.alpha = alpha.min(ALPHA_ONE) as u16;
-        if marked > 0 {
-            let cut = u64::from(self.cwnd) * u64::from(alpha) / u64::from(2 * ALPHA_ONE);
-            self.cwnd = (self.cwnd - cut as u32).max(config.mtu);
-        } else if 2 * acked * config.mtu >= self.cwnd {
-            // Only a window that is used may grow.
-            self.cwnd = (self.cwnd + config.mtu * config.growth_percent / 100).min(max_window);
-        }
-        self.round_acked = 0;
-        self.round_marked = 0;
+        self.cut = cut;
     }
 
     /// A packet of it was acknowledged by a report on another path.
     #[inline]
     pub fn landed_aside(&mut self) {
-        self.round_acked = self.round_acked.saturating_add(1);
+        self.aside = self.aside.saturating_add(1);
     }
 
     /// How long a packet may stay unacknowledged before time alone declares it lost: it doubles
     /// from the third expiry in a row on (the last-resort timer).
     pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation) -> Time {
-        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(variation.0)) << RTT_SHIFT;
+        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(variation.0)) << TICK_SHIFT;
         Time((wait + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
     }
 
@@ -180,10 +212,11 @@ impl SendPath {
         self.state = state;
         self.epoch = self.epoch.wrapping_add(1);
         self.next_pps = 0;
-        self.round_end = 0;
-        self.round_acked = 0;
-        self.round_marked = 0;
+        self.start_round(false);
+        self.congestion.restart();
+        self.base_rtt = LONGEST;
         self.ce_seen = 0;
+        self.aside = 0;
     }
 
     /// Marks counted in this epoch.
@@ -200,50 +233,80 @@ impl SendPath {
     }
 }
 
+/// Longest round trip that counts, ticks: half a second.
+const LONGEST: u32 = u32::MAX / 8;
+
+/// A round trip in ticks.
+#[inline]
+pub fn ticks(rtt: Time) -> u32 {
+    (rtt.0 >> TICK_SHIFT).min(u64::from(LONGEST)) as u32
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::cc::Place;
     use super::*;
 
-    fn path() -> (SendPath, MetaRoceConfig) {
-        (SendPath::new((0, 0), 0xC000, 40_960, Time::from_us(5)), MetaRoceConfig::default())
+    fn path(config: &MetaRoceConfig) -> (SendPath, Controller) {
+        let place = Place { base_rtt: ticks(Time::from_us(5)), bdp: 500_000, paths: 32, cap: 1 << 20 };
+        let controller = Controller::new(config, place);
+        (SendPath::new((0, 0), 0xC000, 40_960, Time::from_us(5), controller.start()), controller)
     }
 
-    /// One round trip of `acked` packets, `marked` of them with CE.
-    fn round(path: &mut SendPath, config: &MetaRoceConfig, acked: u32, marked: u32) {
-        path.next_pps += acked;
-        let ce = path.ce_seen + marked;
-        path.on_ack(config, 1 << 20, acked, (path.next_pps, ce));
+    /// One round trip of `packets`, `marked` of them with CE.
+    fn round(path: &mut SendPath, controller: &Controller, packets: u32, marked: u32) {
+        path.next_pps += packets;
+        let (ce, rtt) = (path.ce_seen + marked, Time::from_us(5));
+        path.on_ack(controller, Acked { packets, bytes: packets * 4096, max_pps: path.next_pps, ce, rtt, paths: 1 });
     }
 
     #[test]
     fn unmarked_rounds_grow_by_a_quarter_packet_and_marked_ones_cut_once() {
-        let (mut path, config) = path();
-        round(&mut path, &config, 10, 0);
+        let (mut path, controller) = path(&MetaRoceConfig::default());
+        round(&mut path, &controller, 10, 0);
         assert_eq!(path.cwnd, 40_960 + 1024);
         let before = path.cwnd;
-        round(&mut path, &config, 10, 10);
+        round(&mut path, &controller, 10, 10);
         assert!(path.cwnd < before && path.cwnd >= before / 2, "{}", path.cwnd);
     }
 
     #[test]
     fn an_unused_window_does_not_grow() {
-        let (mut path, config) = path();
-        round(&mut path, &config, 1, 0);
+        let (mut path, controller) = path(&MetaRoceConfig::default());
+        round(&mut path, &controller, 1, 0);
         assert_eq!(path.cwnd, 40_960);
     }
 
     #[test]
     fn the_window_never_falls_below_one_packet() {
-        let (mut path, config) = path();
+        let (mut path, controller) = path(&MetaRoceConfig::default());
         for _ in 0..100 {
-            round(&mut path, &config, 4, 4);
+            round(&mut path, &controller, 4, 4);
         }
-        assert_eq!(path.cwnd, config.mtu);
+        assert_eq!(path.cwnd, 4096);
+    }
+
+    #[test]
+    fn losses_of_a_round_halve_once_and_only_if_they_are_to() {
+        for cut_on_loss in [false, true] {
+            let (mut path, controller) = path(&MetaRoceConfig { cut_on_loss, ..MetaRoceConfig::default() });
+            path.next_pps = 10;
+            (0..3).for_each(|_| path.on_loss(&controller));
+            assert_eq!(path.cwnd, if cut_on_loss { 20_480 } else { 40_960 });
+            // A mark of the same round does not cut again; a loss of the next one does.
+            let acked = Acked { packets: 9, bytes: 36_864, max_pps: 9, ce: 9, rtt: Time::from_us(5), paths: 1 };
+            if cut_on_loss {
+                path.on_ack(&controller, acked);
+                assert_eq!(path.cwnd, 20_480);
+                path.on_ack(&controller, Acked { packets: 0, bytes: 0, max_pps: 10, ce: 9, ..acked });
+                assert!(path.cwnd < 20_480, "the marks count at the end of the round");
+            }
+        }
     }
 
     #[test]
     fn expiries_of_one_batch_count_once() {
-        let (mut path, _) = path();
+        let (mut path, _) = path(&MetaRoceConfig::default());
         path.on_expiry(Time(100), Time(10));
         path.on_expiry(Time(100), Time(20));
         assert_eq!(path.expiries, 1);

@@ -91,6 +91,11 @@ impl MetaRoce {
         connection.lose(&sent, plane, self.config.same_path_attempts);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
+        let window = path.cwnd;
+        path.on_loss(&self.controller);
+        let resized = path.cwnd;
+        connection.resize(plane, window, resized);
+        let path = &connection.paths[index];
         self.counters.timer_detections += 1;
         self.counters.timeouts += u64::from(path.expiries >= 2);
         if u32::from(path.expiries) >= self.config.down_after {

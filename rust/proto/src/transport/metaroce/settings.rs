@@ -73,6 +73,36 @@ pub const METAROCE: &[Setting] = &[
         "ours: N paths together grow N times this",
         "Growth of a path window in a round trip without marks, of an MTU.",
     ),
+    Setting::choice(
+        "controller",
+        &["aimd", "nscc", "swift"],
+        "public (F8): aimd",
+        "What decides on the window of a path.",
+    ),
+    Setting::switch(
+        "cut_on_loss",
+        "ablation: F8 leaves congestion to ECN",
+        "A loss halves the window of its path, once a round trip.",
+    ),
+    Setting::switch(
+        "coupled_growth",
+        "ablation: a connection grows like one path",
+        "Growth is divided by the paths of the connection that are up.",
+    ),
+    Setting::number(
+        "delay_target_percent",
+        "percent",
+        (1, 10_000),
+        "UEC 1.0: 100 without trimming",
+        "NSCC, Swift: queueing delay aimed at, of the path's least round trip.",
+    ),
+    Setting::number(
+        "flow_scaling_percent",
+        "percent",
+        (0, 10_000),
+        "Falcon",
+        "Swift: how much higher the target is for small windows.",
+    ),
     Setting::number(
         "tail_var_multiple",
         "rttvar",
