@@ -17,12 +17,14 @@ pub mod counters;
 pub mod endpoint;
 pub mod inbox;
 pub mod outbox;
+pub mod telemetry;
 pub mod transport;
 pub mod verbs;
 
 pub use config::{DcqcnPreset, Environment, MetaRoceConfig, RoceConfig, RoceTimer, TransportConfig};
 pub use counters::Counters;
 pub use endpoint::Endpoint;
+pub use telemetry::{ConnectionSample, Health, PathCounts, PathSample, Sample};
 pub use transport::Stage;
 pub use verbs::{
     Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,

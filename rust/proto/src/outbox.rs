@@ -40,6 +40,9 @@ pub struct Outbox {
     /// Number of the first message with unsent packets, and its next packet.
     cursor: (u32, u32),
     unsent: u64,
+    /// Bytes ever posted, and those of messages that are completely acknowledged and gone.
+    posted: u64,
+    acked: u64,
     streams: Vec<OutStream>,
 }
 
@@ -55,7 +58,8 @@ pub struct Piece {
 impl Outbox {
     /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
     pub fn new(mtu: u32) -> Outbox {
-        Outbox { mtu, base: 0, messages: VecDeque::new(), cursor: (0, 0), unsent: 0, streams: Vec::new() }
+        let (messages, streams) = (VecDeque::new(), Vec::new());
+        Outbox { mtu, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
     }
 
     /// Takes a request and numbers it, connection-wide.
@@ -79,12 +83,28 @@ impl Outbox {
         stream.open.push_back(number);
         self.messages.push_back(message);
         self.unsent += request.len;
+        self.posted += request.len;
         number
     }
 
     /// Payload bytes not sent for the first time yet.
     pub fn unsent(&self) -> u64 {
         self.unsent
+    }
+
+    /// Payload bytes ever posted.
+    pub fn posted_bytes(&self) -> u64 {
+        self.posted
+    }
+
+    /// Payload bytes sent at least once.
+    pub fn sent_bytes(&self) -> u64 {
+        self.posted - self.unsent
+    }
+
+    /// Payload bytes acknowledged; of an open message, each packet that is not counts in full.
+    pub fn acked_bytes(&self) -> u64 {
+        self.acked + self.messages.iter().map(|m| m.request.len - self.open_len(m)).sum::<u64>()
     }
 
     /// The next piece never sent before.
@@ -154,7 +174,8 @@ impl Outbox {
             complete(candidate.request.wr_id);
             stream.open.pop_front();
         }
-        while self.messages.front().is_some_and(|m| m.unacked == 0) {
+        while let Some(message) = self.messages.front().filter(|m| m.unacked == 0) {
+            self.acked += message.request.len;
             self.messages.pop_front();
             self.base += 1;
         }
@@ -176,9 +197,9 @@ impl Outbox {
         left.sort_unstable();
         let requests = left.iter().map(|&n| self.messages[(n - self.base) as usize].request.wr_id).collect();
         self.base += self.messages.len() as u32;
+        self.acked = self.acked_bytes();
         self.messages.clear();
         self.cursor = (self.base, 0);
-        self.unsent = 0;
         requests
     }
 
@@ -186,7 +207,11 @@ impl Outbox {
     pub fn open_bytes(&self) -> Option<(StreamId, u64)> {
         let mut open = self.messages.iter().filter(|m| m.unacked > 0).peekable();
         let stream = open.peek()?.request.stream;
-        Some((stream, open.map(|m| (u64::from(m.unacked) * u64::from(self.mtu)).min(m.request.len)).sum()))
+        Some((stream, open.map(|m| self.open_len(m)).sum()))
+    }
+
+    fn open_len(&self, message: &OutMessage) -> u64 {
+        (u64::from(message.unacked) * u64::from(self.mtu)).min(message.request.len)
     }
 
     fn payload_len(&self, message: &OutMessage, packet: u32) -> u32 {

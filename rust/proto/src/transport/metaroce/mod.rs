@@ -8,6 +8,7 @@ mod connection;
 mod flight;
 mod hint;
 mod ledger;
+mod observe;
 mod path;
 mod sender;
 
@@ -27,6 +28,7 @@ use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::inbox::Placed;
+use crate::telemetry::PathTable;
 use crate::verbs::{
     Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest,
 };
@@ -52,6 +54,7 @@ pub struct MetaRoce {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
     counters: Counters,
+    counts: PathTable,
 }
 
 impl MetaRoce {
@@ -101,6 +104,7 @@ impl MetaRoce {
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
             counters: Counters::default(),
+            counts: PathTable::default(),
             config: config.clone(),
         }
     }

@@ -115,6 +115,21 @@ impl SendPath {
         error
     }
 
+    /// Smoothed round trip.
+    pub const fn srtt(&self) -> Time {
+        Time((self.srtt as u64) << RTT_SHIFT)
+    }
+
+    /// The ECN estimate in thousandths.
+    pub const fn ecn_permille(&self) -> u16 {
+        (self.alpha as u32 * 1000 / ALPHA_ONE) as u16
+    }
+
+    /// Packets sent and marks reported in the current epoch.
+    pub const fn epoch_totals(&self) -> (u32, u32) {
+        (self.next_pps, self.ce_seen)
+    }
+
     /// `acked` packets are acknowledged and the cumulative count of marks stands at `ce`.
     #[inline]
     pub fn on_ack(&mut self, config: &MetaRoceConfig, max_window: u32, acked: u32, ack: (u32, u32)) {

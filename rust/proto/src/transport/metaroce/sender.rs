@@ -174,6 +174,9 @@ impl MetaRoce {
         }
         let path = &mut connection.paths[index];
         self.counters.gap_detections += lost;
+        if lost > 0 {
+            self.counts.count(id, index, |c| c.lost_gap += lost);
+        }
         let rtt = now.since(ack.echo);
         connection.variation.on_error(path.on_rtt(rtt));
         let nearer = rtt < connection.least_rtt;
@@ -285,6 +288,7 @@ impl MetaRoce {
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
         self.counters.timer_detections += 1;
+        self.counts.count(id, index, |c| c.lost_tail += 1);
         self.counters.timeouts += u64::from(path.expiries >= 2);
         if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
@@ -326,6 +330,7 @@ impl MetaRoce {
         let (away, stay) = std::mem::take(&mut resend[plane]).into_iter().partition(|lost| lost.path as usize == index);
         resend[plane] = stay;
         resend_anywhere.extend::<VecDeque<Resend>>(away);
+        self.counts.count(id, index, |c| c.end_epoch(paths[index].epoch_totals()));
         paths[index].go_down(now, stride);
         *paths_down += 1;
         self.counters.paths_died += 1;
