@@ -13,6 +13,7 @@ use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, Rkey, StreamId, Time
 use crate::packets::Packets;
 use crate::queue::EventQueue;
 use crate::spec::DriverError;
+use crate::telemetry::Sampler;
 use crate::world::Connections;
 
 /// An event is a kind in the top 4 bits and an index below.
@@ -141,6 +142,7 @@ pub(crate) struct Simulation {
     pub engine: Engine,
     pub verify: Option<Verify>,
     pub recorder: Recorder,
+    pub sampler: Option<Sampler>,
     pub progress: Progress,
     pub connections: Connections,
     pub hosts_of_ranks: Vec<u32>,
@@ -162,6 +164,8 @@ impl Simulation {
             self.queue.push(at, FAULT << KIND_SHIFT | index as u32);
         }
         self.begin_iteration(Time::ZERO);
+        // When something that is no event is due: a sample, or the end.
+        let mut pause = self.next_pause();
         while self.progress.ended.is_none() {
             if self.progress.events & 0xFFFF == 0xFFFF && interrupted() {
                 return Err(DriverError::Interrupted);
@@ -170,16 +174,35 @@ impl Simulation {
                 self.progress.ended = Some(Ending::Stalled);
                 break;
             };
-            if now > self.limit {
-                self.progress.now = self.limit;
-                self.progress.ended = Some(Ending::TimeLimit);
-                break;
+            if now > pause {
+                self.sample_before(now.min(self.limit))?;
+                if now > self.limit {
+                    self.progress.now = self.limit;
+                    self.progress.ended = Some(Ending::TimeLimit);
+                    break;
+                }
+                pause = self.next_pause();
             }
             self.progress.note(now, event);
             self.look_ahead();
             self.handle(now, event);
         }
-        Ok(())
+        match &mut self.sampler {
+            Some(sampler) => sampler.finish(self.progress.now, &self.endpoints, &self.rank_of_host),
+            None => Ok(()),
+        }
+    }
+
+    fn next_pause(&self) -> Time {
+        self.sampler.as_ref().map_or(self.limit, |sampler| self.limit.min(sampler.next))
+    }
+
+    /// Takes the samples that are due before `now`, up to which nothing happens.
+    fn sample_before(&mut self, now: Time) -> Result<(), DriverError> {
+        match &mut self.sampler {
+            Some(sampler) => sampler.catch_up(now, &self.endpoints, &self.rank_of_host),
+            None => Ok(()),
+        }
     }
 
     /// Asks for what the next events will touch. No effect on results.

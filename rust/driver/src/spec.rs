@@ -64,6 +64,12 @@ pub struct Spec {
     /// Record delivered bytes per plane in bins of this width, picoseconds.
     #[serde(default)]
     pub record_bin_ps: Option<u64>,
+    /// Record connections and paths at every multiple of this and at the end, picoseconds.
+    #[serde(default)]
+    pub record_paths_ps: Option<u64>,
+    /// Those that these ranks send on; all, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_paths_ranks: Option<Vec<u32>>,
     /// Test hook.
     #[serde(default)]
     pub inject: Option<Inject>,
