@@ -153,6 +153,8 @@ pub(crate) struct Simulation {
     pub timer_at: Vec<Time>,
     pub faults: Vec<(Time, Target, bool)>,
     pub limit: Time,
+    /// See [`Simulation::next_pause`].
+    pub pause: Time,
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
 }
@@ -164,8 +166,7 @@ impl Simulation {
             self.queue.push(at, FAULT << KIND_SHIFT | index as u32);
         }
         self.begin_iteration(Time::ZERO);
-        // When something that is no event is due: a sample, or the end.
-        let mut pause = self.next_pause();
+        self.pause = self.next_pause();
         while self.progress.ended.is_none() {
             if self.progress.events & 0xFFFF == 0xFFFF && interrupted() {
                 return Err(DriverError::Interrupted);
@@ -174,14 +175,11 @@ impl Simulation {
                 self.progress.ended = Some(Ending::Stalled);
                 break;
             };
-            if now > pause {
-                self.sample_before(now.min(self.limit))?;
-                if now > self.limit {
-                    self.progress.now = self.limit;
-                    self.progress.ended = Some(Ending::TimeLimit);
+            if now > self.pause {
+                self.pause_before(now)?;
+                if self.progress.ended.is_some() {
                     break;
                 }
-                pause = self.next_pause();
             }
             self.progress.note(now, event);
             self.look_ahead();
@@ -193,16 +191,24 @@ impl Simulation {
         }
     }
 
+    /// When something that is no event is due: a sample, or the limit.
     fn next_pause(&self) -> Time {
         self.sampler.as_ref().map_or(self.limit, |sampler| self.limit.min(sampler.next))
     }
 
-    /// Takes the samples that are due before `now`, up to which nothing happens.
-    fn sample_before(&mut self, now: Time) -> Result<(), DriverError> {
-        match &mut self.sampler {
-            Some(sampler) => sampler.catch_up(now, &self.endpoints, &self.rank_of_host),
-            None => Ok(()),
+    /// The next event is at `now`: takes the samples due before it, and ends the run at its limit.
+    #[cold]
+    #[inline(never)]
+    fn pause_before(&mut self, now: Time) -> Result<(), DriverError> {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.catch_up(now.min(self.limit), &self.endpoints, &self.rank_of_host)?;
         }
+        self.pause = self.next_pause();
+        if now > self.limit {
+            self.progress.now = self.limit;
+            self.progress.ended = Some(Ending::TimeLimit);
+        }
+        Ok(())
     }
 
     /// Asks for what the next events will touch. No effect on results.
