@@ -15,6 +15,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
      "payload"?: {"dtype": "float32", "keep_memory"?: false}, "record_wqes"?: false, "record_bin_ps"?: null,
+     "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
      "inject"?: {"flip_byte_at": 17}}
 
 Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
@@ -26,6 +27,15 @@ The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, ``itera
 ``counters``, ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and ``wqe_placed_ps`` (bytes of u64,
 empty unless recorded, 2^64 - 1 = never), ``memory`` (bytes, where it came in) and
 ``payload_line_rate_bps`` (of the fastest host).
+
+With ``record_paths_ps`` it also has ``connections`` and ``paths`` (else None): columns by name, bytes, a row for each
+connection or path at each multiple of the interval and at the end, state after all events of that time. At most 20
+million rows a run, about 1.6 GB; more are refused when they are foreseen, naming ``record_paths_ps``. Columns of
+``connections``: ``time_ps`` u64, ``src`` ``dst`` u32 (ranks), ``window_bytes`` ``in_flight_bytes`` ``hint_bps``
+``least_rtt_ps`` ``sent_bytes`` ``acked_bytes`` ``unsent_bytes`` u64. Columns of ``paths``: ``time_ps`` u64, ``src``
+``dst`` u32, ``path`` u16, ``plane`` u8, ``state`` u8 (up, suspect, down, denied), ``window_bytes`` ``in_flight_bytes``
+u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` ``lost_tail`` ``marked`` u64 (totals).
+`metaroce.Result` says what they mean.
 """
 
 from typing import Any

@@ -18,6 +18,9 @@ from . import metrics
 from .collectives import Array, Program
 from .scenario import Scenario
 
+PATH_STATES = ("up", "suspect", "down", "denied")
+"""What the numbers in the column ``state`` of `Result.paths` mean."""
+
 
 @dataclass(frozen=True, eq=False)
 class Result:
@@ -55,6 +58,23 @@ class Result:
     wqe_done_ps: Array | None = None
     """u64 per entry, last iteration, 2^64 - 1 = never; with ``record_wqes``."""
     wqe_placed_ps: Array | None = None
+    connections: dict[str, Array] | None = None
+    """With ``record_paths``: columns of equal length, a row for each sample of each side that sends.
+
+    ``time_ps``, ``src`` and ``dst`` ranks, ``window_bytes``, ``in_flight_bytes``, ``hint_bps`` (0: none),
+    ``least_rtt_ps``, ``sent_bytes``, ``acked_bytes`` (of an open message, each packet that lacks counts in full),
+    ``unsent_bytes``, and ``rate_bps``, what was acknowledged since the sample before. RoCEv2: the windows of all QPs
+    (0: no limit), no hint and no round trip (0).
+    """
+    paths: dict[str, Array] | None = None
+    """The same for each path of those connections; RoCEv2: for each QP.
+
+    ``time_ps``, ``src``, ``dst``, ``path``, ``plane``, ``state`` (an index of `PATH_STATES`), ``window_bytes`` (0: no
+    limit), ``in_flight_bytes``, ``srtt_ps`` (0: not measured), ``pace_bps`` (0: not paced), ``ecn_permille`` (marked
+    share as the congestion control estimates it), and totals in packets: ``sent``, ``lost_gap`` (a later packet
+    arrived; RoCEv2: rewinds after a NAK), ``lost_tail`` (time ran out), ``marked`` (marks the sender knows of; RoCEv2:
+    CNPs).
+    """
 
     @classmethod
     def of(cls, scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
@@ -87,6 +107,8 @@ class Result:
             checked=raw["checked"],
             wqe_done_ps=_column(raw["wqe_done_ps"]),
             wqe_placed_ps=_column(raw["wqe_placed_ps"]),
+            connections=_with_rates(_table(raw.get("connections"))),
+            paths=_table(raw.get("paths")),
         )
 
     @property
@@ -122,7 +144,7 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the arrays, JSON-ready, derived values included."""
-        skipped = ("wqe_done_ps", "wqe_placed_ps", "plane_bins")
+        skipped = ("wqe_done_ps", "wqe_placed_ps", "plane_bins", "connections", "paths")
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         derived = ("time_us", "algbw_gbs", "busbw_gbs", "of_line_rate", "retransmitted", "timeouts")
         return fields | {name: getattr(self, name) for name in derived}
@@ -146,3 +168,21 @@ class Result:
 
 def _column(data: bytes) -> Array | None:
     return np.frombuffer(data, np.uint64) if data else None
+
+
+def _table(columns: dict[str, bytes] | None) -> dict[str, Array] | None:
+    if columns is None:
+        return None
+    rows = len(columns["time_ps"]) // 8
+    return {name: np.frombuffer(data, f"<u{len(data) // rows if rows else 8}") for name, data in columns.items()}
+
+
+def _with_rates(table: dict[str, Array] | None) -> dict[str, Array] | None:
+    if table is None:
+        return None
+    order = np.lexsort((table["time_ps"], table["dst"], table["src"]))
+    src, dst, time, acked = (table[name][order].astype(np.int64) for name in ("src", "dst", "time_ps", "acked_bytes"))
+    goes_on = (np.diff(src) == 0) & (np.diff(dst) == 0)
+    rates = np.zeros(len(order), np.uint64)
+    rates[order[1:][goes_on]] = (np.diff(acked)[goes_on] * 8e12 / np.diff(time)[goes_on]).round()
+    return {**table, "rate_bps": rates}

@@ -55,6 +55,10 @@ class Scenario(Config):
     check_memory: Size = 2 << 30
     record_wqes: bool = False
     record_bin: Time | None = Field(default=None, gt=0)
+    record_paths: Time | None = Field(default=None, gt=0)
+    """Sample connections and paths at every multiple of this, and at the end; changes no result."""
+    record_paths_ranks: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Only what these ranks send; all ranks if left out."""
     flip_byte_at: int | None = Field(default=None, ge=1)
     """Test hook of checked runs: the placement with this number, from 1, flips one byte; the check must find it."""
 
@@ -134,6 +138,8 @@ class Scenario(Config):
             "time_limit_ps": self.time_limit,
             "record_wqes": self.record_wqes or None,
             "record_bin_ps": self.record_bin,
+            "record_paths_ps": self.record_paths,
+            "record_paths_ranks": self.record_paths_ranks,
             "inject": None if self.flip_byte_at is None else {"flip_byte_at": self.flip_byte_at},
         }
         return spec | {key: value for key, value in optional.items() if value is not None}

@@ -34,7 +34,7 @@ def run(scenario: Scenario) -> Result:
     raw = _simulate(scenario, program, _payload(program) if checked and once else None)
     result = replace(_result(scenario, program, raw), check_note=note)
     if checked and not once and result.status == "done":
-        single = scenario.replace(iterations=1, warmup=0)
+        single = scenario.replace(iterations=1, warmup=0, record_paths=None, record_paths_ranks=None)
         again = _result(single, program, _simulate(single, program, _payload(program)))
         result = replace(result, wrong=again.wrong, checked=again.checked)
     return result

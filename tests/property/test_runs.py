@@ -101,6 +101,32 @@ def test_no_write_is_wrong(writes, transport, loss, seed):
     assert (result.wrong, result.checked) == (0, sum(size for _, _, size, _ in writes))
 
 
+@settings(max_examples=30)
+@given(
+    kind=st.sampled_from(["all_reduce", "alltoall"]),
+    transport=TRANSPORTS,
+    loss=WIDE_LOSSES,
+    interval=st.integers(10**6, 10**8),
+    seed=SEEDS,
+)
+def test_time_series_change_nothing_and_end_at_the_totals(kind, transport, loss, interval, seed):
+    made = scenario(mr.Collective(kind=kind, size="256KiB"), transport=transport, loss=loss, seed=seed, check=False)
+    bare = finished(made)
+    # A long silence has many samples: RoCEv2 timers are longer than a run.
+    shown = mr.run(made.replace(record_paths=max(interval, int(bare.time_ps) // 200)))
+    assert (shown.digest, shown.iteration_us, shown.counters) == (bare.digest, bare.iteration_us, bare.counters)
+    paths = shown.paths
+    end = {name: int(column[paths["time_ps"] == shown.time_ps].sum()) for name, column in paths.items()}
+    assert end["sent"] == shown.counters["data_packets_sent"]
+    by_time = shown.counters["timer_detections" if transport == "metaroce" else "timeouts"]
+    assert end["lost_gap"] + end["lost_tail"] == shown.counters["gap_detections"] + by_time
+    assert end["in_flight_bytes"] == 0
+    columns = shown.connections
+    done = columns["time_ps"] == shown.time_ps
+    assert (columns["acked_bytes"][done] == columns["sent_bytes"][done]).all()
+    assert not columns["unsent_bytes"][done].any()
+
+
 @settings(max_examples=25)
 @given(loss=st.sampled_from([0.0, 0.02]), place=st.integers(1, 60), transport=TRANSPORTS, seed=SEEDS)
 def test_one_flipped_byte_is_found(loss, place, transport, seed):

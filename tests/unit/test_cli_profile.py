@@ -58,7 +58,8 @@ def test_numbers_are_shown_in_units_that_read_well(capsys):
     assert shown["split_bytes"] == "16 KiB"
     assert shown["mtu"] == "4096 bytes"
     assert shown["dcqcn_paper_increase_bytes"] == "10000000 bytes"
-    assert shown["hints"] == "on switch"
+    assert shown["hints"] == "window choice"
+    assert shown["cut_on_loss"] == "off switch"
 
 
 def test_all_profiles_are_listed_one_a_line(capsys):

@@ -79,6 +79,14 @@ class PerfOptions:
     datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float"
     op: Annotated[str, Parameter(name=["--op", "-o"], help="sum.")] = "sum"
     json: Annotated[str | None, Parameter(name=["--json", "-J"], help="Also write the results to this file.")] = None
+    telemetry: Annotated[
+        str | None,
+        Parameter(
+            group=_SCENARIO,
+            help="Also write time series of connections and paths, out of place, to FILE.npz or .csv[:INTERVAL, 10us]; "
+            "of several sizes, each to FILE.SIZE.npz or .csv.",
+        ),
+    ] = None
 
 
 @Parameter(name="*", group=_SCENARIO)

@@ -19,6 +19,7 @@ from cyclopts import Parameter
 from ..errors import ConfigError, SimulationStalled
 from ..units import parse_size
 from .options import IgnoredOptions, PerfOptions, ScenarioOptions, TransportOptions, dtype_name, faults
+from .telemetry import Telemetry
 
 if TYPE_CHECKING:
     from ..reports.nccl import Row, Run
@@ -99,6 +100,7 @@ class _Sweep:
     rows: list[Row] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     digests: list[tuple[str, str]] = field(default_factory=list)
+    telemetry: Telemetry | None = None
 
     def run(self) -> int:
         """Print the table; returns the exit status."""
@@ -109,6 +111,7 @@ class _Sweep:
             raise ConfigError.of("--op", self.perf.op, "must be sum")
         begun, floor, cases = _now(), _floor(), self._cases()
         about = self._about(cases)
+        self.telemetry = Telemetry.of(self.perf.telemetry, several=len(cases) > 1)
         target = _JsonFile(self.perf.json) if self.perf.json else None
         for text in nccl.prologue(about):
             print(text)
@@ -215,7 +218,7 @@ class _Sweep:
         if case.remark:
             print(f"# {case.remark}")
         try:
-            row, digests = sweep.row(case, simulation.run)
+            row, digests = sweep.row(case, self.telemetry.run if self.telemetry else simulation.run)
         except SimulationStalled as stalled:
             self.errors.append(f"size {case.size}: {stalled}")
             print(f"# {self.errors[-1]}", flush=True)

@@ -9,12 +9,14 @@ mod queue;
 mod record;
 mod sim;
 mod spec;
+mod telemetry;
 mod world;
 
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
 pub use record::{Outcome, StalledFlow, Status};
 pub use spec::{Data, DriverError, Spec};
+pub use telemetry::{ConnectionTable, PathTable, Tables};
 
 /// Runs `spec` on the program and payload in `data`. `interrupted` is asked now and then; when it
 /// says yes, the run ends with [`DriverError::Interrupted`].

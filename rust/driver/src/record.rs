@@ -5,6 +5,7 @@ use metaroce_wire::Time;
 
 use crate::sim::{Ending, Simulation, fold};
 use crate::spec::Spec;
+use crate::telemetry::Tables;
 use crate::world::{keep, payload_line_rate};
 
 /// How a run ended.
@@ -62,6 +63,8 @@ pub struct Outcome {
     pub wqe_placed: Vec<u64>,
     /// Final memory, if it came from outside.
     pub memory: Option<Vec<u8>>,
+    /// Time series of connections and paths, if asked for.
+    pub telemetry: Option<Tables>,
     /// Payload rate of the fastest host, bits per second.
     pub payload_line_rate: u64,
 }
@@ -103,6 +106,7 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         wqe_done: simulation.recorder.done,
         wqe_placed: simulation.recorder.placed,
         memory,
+        telemetry: simulation.sampler.map(|sampler| sampler.tables),
         payload_line_rate: rate,
     }
 }

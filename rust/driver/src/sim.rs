@@ -13,6 +13,7 @@ use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, StreamId, Time, pref
 use crate::packets::Packets;
 use crate::queue::EventQueue;
 use crate::spec::DriverError;
+use crate::telemetry::Sampler;
 use crate::world::Connections;
 
 /// An event is a kind in the top 4 bits and an index below.
@@ -141,6 +142,7 @@ pub(crate) struct Simulation {
     pub engine: Engine,
     pub verify: Option<Verify>,
     pub recorder: Recorder,
+    pub sampler: Option<Sampler>,
     pub progress: Progress,
     pub connections: Connections,
     pub hosts_of_ranks: Vec<u32>,
@@ -151,6 +153,8 @@ pub(crate) struct Simulation {
     pub timer_at: Vec<Time>,
     pub faults: Vec<(Time, Target, bool)>,
     pub limit: Time,
+    /// See [`Simulation::next_pause`].
+    pub pause: Time,
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
 }
@@ -162,6 +166,7 @@ impl Simulation {
             self.queue.push(at, FAULT << KIND_SHIFT | index as u32);
         }
         self.begin_iteration(Time::ZERO);
+        self.pause = self.next_pause();
         while self.progress.ended.is_none() {
             if self.progress.events & 0xFFFF == 0xFFFF && interrupted() {
                 return Err(DriverError::Interrupted);
@@ -170,14 +175,38 @@ impl Simulation {
                 self.progress.ended = Some(Ending::Stalled);
                 break;
             };
-            if now > self.limit {
-                self.progress.now = self.limit;
-                self.progress.ended = Some(Ending::TimeLimit);
-                break;
+            if now > self.pause {
+                self.pause_before(now)?;
+                if self.progress.ended.is_some() {
+                    break;
+                }
             }
             self.progress.note(now, event);
             self.look_ahead();
             self.handle(now, event);
+        }
+        match &mut self.sampler {
+            Some(sampler) => sampler.finish(self.progress.now, &self.endpoints, &self.rank_of_host),
+            None => Ok(()),
+        }
+    }
+
+    /// When something that is no event is due: a sample, or the limit.
+    fn next_pause(&self) -> Time {
+        self.sampler.as_ref().map_or(self.limit, |sampler| self.limit.min(sampler.next))
+    }
+
+    /// The next event is at `now`: takes the samples due before it, and ends the run at its limit.
+    #[cold]
+    #[inline(never)]
+    fn pause_before(&mut self, now: Time) -> Result<(), DriverError> {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.catch_up(now.min(self.limit), &self.endpoints, &self.rank_of_host)?;
+        }
+        self.pause = self.next_pause();
+        if now > self.limit {
+            self.progress.now = self.limit;
+            self.progress.ended = Some(Ending::TimeLimit);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
 use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
 use metaroce_proto::TransportConfig;
+use metaroce_proto::settings::{METAROCE, ROCEV2, misfit};
 use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -64,6 +65,12 @@ pub struct Spec {
     /// Record delivered bytes per plane in bins of this width, picoseconds.
     #[serde(default)]
     pub record_bin_ps: Option<u64>,
+    /// Record connections and paths at every multiple of this and at the end, picoseconds.
+    #[serde(default)]
+    pub record_paths_ps: Option<u64>,
+    /// Those that these ranks send on; all, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_paths_ranks: Option<Vec<u32>>,
     /// Test hook.
     #[serde(default)]
     pub inject: Option<Inject>,
@@ -71,6 +78,25 @@ pub struct Spec {
 
 const fn one() -> u32 {
     1
+}
+
+impl Spec {
+    /// Reads a specification.
+    ///
+    /// # Errors
+    /// [`DriverError::Config`] for the first thing that is not as it should be.
+    pub fn parse(json: &str) -> Result<Spec, DriverError> {
+        serde_json::from_str(json).map_err(|error| {
+            // Of a transport's settings we know better what they may be than the parser does.
+            let value: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
+            let settings = match value["transport"]["kind"].as_str() {
+                Some("metaroce") => METAROCE,
+                Some("rocev2") => ROCEV2,
+                _ => &[],
+            };
+            DriverError::Config(misfit(settings, &value["transport"]).unwrap_or_else(|| format!("spec: {error}")))
+        })
+    }
 }
 
 /// Fabric as columns.

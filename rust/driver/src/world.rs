@@ -13,6 +13,7 @@ use crate::packets::Packets;
 use crate::queue::EventQueue;
 use crate::sim::{Progress, Recorder, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, Spec};
+use crate::telemetry::Sampler;
 
 thread_local! {
     /// Memory of the last run with payload of this thread, if it was to be kept.
@@ -58,6 +59,8 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
         far_state: far_state(&connections, planes * routes as usize, &fabric),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
+        pause: Time::ZERO,
+        sampler: Sampler::new(spec, &mut endpoints)?,
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),

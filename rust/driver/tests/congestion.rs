@@ -35,7 +35,7 @@ fn of_line_rate(outcome: &Outcome, bytes: u64) -> f64 {
 fn a_lone_connection_fills_an_idle_fabric_whatever_the_controller() {
     let bytes = 64 << 20;
     for controller in CONTROLLERS {
-        for (hints, sender) in [(true, 7), (false, 7), (false, 1)] {
+        for (hints, sender) in [("window", 7), ("off", 7), ("off", 1)] {
             let outcome = run(&[sender], bytes, &json!({"controller": controller, "hints": hints}));
             let share = of_line_rate(&outcome, bytes);
             assert!(share >= 0.97, "{controller}, hints {hints}, from {sender}: {share:.4}");
@@ -48,7 +48,7 @@ fn a_lone_connection_fills_an_idle_fabric_whatever_the_controller() {
 fn two_connections_without_hints_share_their_receiver() {
     let bytes = 64 << 20;
     for controller in CONTROLLERS {
-        let outcome = run(&[6, 7], bytes, &json!({"controller": controller, "hints": false}));
+        let outcome = run(&[6, 7], bytes, &json!({"controller": controller, "hints": "off"}));
         let rates: Vec<f64> = outcome.wqe_placed.iter().map(|at| bytes as f64 / *at as f64).collect();
         let (sum, squares) = (rates.iter().sum::<f64>(), rates.iter().map(|r| r * r).sum::<f64>());
         let jain = sum * sum / (2.0 * squares);
@@ -72,7 +72,7 @@ fn random_loss_slows_only_those_who_take_it_for_congestion() {
         *outcome.wqe_placed.iter().max().expect("a write")
     };
     for controller in CONTROLLERS {
-        let settings = json!({"kind": "metaroce", "hints": false, "controller": controller});
+        let settings = json!({"kind": "metaroce", "hints": "off", "controller": controller});
         let mut cutting = settings.clone();
         cutting["cut_on_loss"] = json!(true);
         let (repaired, obeyed) = (time(settings), time(cutting));

@@ -181,7 +181,7 @@ pub struct MetaRoceConfig {
     /// Source ports of the paths of a connection.
     pub entropies: Entropies,
     /// Planes that this host never uses: bit p for plane p (operator's choice).
-    pub denied_planes: u8,
+    pub denied_planes: u32,
     /// Wait after a Send found no posted receive, picoseconds, doubled each time up to 1024 × (ours:
     /// 10 us, IBTA's smallest RNR step).
     pub rnr_delay_ps: u64,

@@ -5,6 +5,7 @@ use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rke
 
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
+use crate::telemetry::{Observe, Sample};
 use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
 use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
@@ -132,6 +133,17 @@ impl Endpoint {
     /// Totals since the start.
     pub fn counters(&self) -> &Counters {
         each!(&self.transport, t => t.counters())
+    }
+
+    /// Keeps count, from before the first packet, of what [`Endpoint::observe`] is to tell.
+    pub fn record(&mut self) {
+        each!(&mut self.transport, t => t.record());
+    }
+
+    /// Shows every connection that has posted something, each followed by its paths, in the order
+    /// of their numbers. Changes nothing; complete only after [`Endpoint::record`].
+    pub fn observe(&self, show: &mut dyn FnMut(Sample)) {
+        each!(&self.transport, t => t.observe(show));
     }
 
     /// Connections with unfinished requests, and why.

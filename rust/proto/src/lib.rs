@@ -19,6 +19,7 @@ pub mod endpoint;
 pub mod inbox;
 pub mod outbox;
 pub mod settings;
+pub mod telemetry;
 pub mod transport;
 pub mod verbs;
 
@@ -28,6 +29,7 @@ pub use config::{
 };
 pub use counters::Counters;
 pub use endpoint::Endpoint;
+pub use telemetry::{ConnectionSample, Health, PathCounts, PathSample, Sample};
 pub use transport::Stage;
 pub use verbs::{
     Access, Atomic, Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,

@@ -28,6 +28,11 @@ struct OutMessage {
 }
 
 impl OutMessage {
+    /// Bytes that it sends, if it is sent.
+    const fn payload(&self) -> u64 {
+        if self.packets == 0 || self.request.opcode.is_request() { 0 } else { self.request.len }
+    }
+
     const fn payload_len(&self, packet: u32, mtu: u32) -> u32 {
         if self.request.opcode.is_request() {
             return 0;
@@ -98,6 +103,9 @@ pub struct Outbox {
     /// Number of the first message with unsent packets, and its next packet.
     cursor: (u32, u32),
     unsent: u64,
+    /// Bytes ever posted, and those of messages that are completely acknowledged and gone.
+    posted: u64,
+    acked: u64,
     streams: Vec<OutStream>,
 }
 
@@ -127,7 +135,8 @@ pub enum Cargo {
 impl Outbox {
     /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
     pub fn new(mtu: u32) -> Outbox {
-        Outbox { mtu, base: 0, messages: VecDeque::new(), cursor: (0, 0), unsent: 0, streams: Vec::new() }
+        let (messages, streams) = (VecDeque::new(), Vec::new());
+        Outbox { mtu, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
     }
 
     /// Takes a request and numbers it, connection-wide; `None` if it has to wait for answers first, or
@@ -176,7 +185,9 @@ impl Outbox {
     fn push(&mut self, request: WorkRequest, sequence: u32, receive: u32) {
         let asks = request.opcode.is_request();
         let packets = if asks { 1 } else { request.len.div_ceil(u64::from(self.mtu)).max(1) as u32 };
-        self.unsent += if asks { 0 } else { request.len };
+        let payload = if asks { 0 } else { request.len };
+        self.unsent += payload;
+        self.posted += payload;
         self.messages.push_back(OutMessage { request, sequence, receive, packets, unacked: packets + u32::from(asks) });
     }
 
@@ -194,6 +205,21 @@ impl Outbox {
     /// Payload bytes not sent for the first time yet.
     pub fn unsent(&self) -> u64 {
         self.unsent
+    }
+
+    /// Payload bytes ever posted.
+    pub fn posted_bytes(&self) -> u64 {
+        self.posted
+    }
+
+    /// Payload bytes sent at least once.
+    pub fn sent_bytes(&self) -> u64 {
+        self.posted - self.unsent
+    }
+
+    /// Payload bytes acknowledged; of an open message, each packet that is not counts in full.
+    pub fn acked_bytes(&self) -> u64 {
+        self.acked + self.messages.iter().map(|m| m.payload() - self.open_len(m)).sum::<u64>()
     }
 
     /// The next piece never sent before.
@@ -306,7 +332,8 @@ impl Outbox {
 
     /// Forgets messages at the front that are over.
     fn shed(&mut self) {
-        while self.messages.front().is_some_and(|m| m.unacked == 0) {
+        while let Some(message) = self.messages.front().filter(|m| m.unacked == 0) {
+            self.acked += message.payload();
             self.messages.pop_front();
             self.base += 1;
         }
@@ -395,7 +422,9 @@ impl Outbox {
         stream.asked.retain(|&number, _| number < sequence);
         let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
         for number in over {
-            self.unsent -= self.unsent_of(number);
+            let unsent = self.unsent_of(number);
+            self.unsent -= unsent;
+            self.posted -= unsent;
             let entry = &mut self.messages[(number - self.base) as usize];
             (entry.packets, entry.unacked) = (0, 0);
         }
@@ -433,9 +462,9 @@ impl Outbox {
             ended.extend(stream.held.drain(..).map(|request| Ended::of(&request)));
         }
         self.base += self.messages.len() as u32;
+        self.acked = self.acked_bytes();
         self.messages.clear();
         self.cursor = (self.base, 0);
-        self.unsent = 0;
         ended
     }
 
@@ -443,6 +472,10 @@ impl Outbox {
     pub fn open_bytes(&self) -> Option<(StreamId, u64)> {
         let mut open = self.messages.iter().filter(|m| m.unacked > 0).peekable();
         let stream = open.peek()?.request.stream;
-        Some((stream, open.map(|m| (u64::from(m.unacked) * u64::from(self.mtu)).min(m.request.len)).sum()))
+        Some((stream, open.map(|m| self.open_len(m)).sum()))
+    }
+
+    fn open_len(&self, message: &OutMessage) -> u64 {
+        (u64::from(message.unacked) * u64::from(self.mtu)).min(message.payload())
     }
 }

@@ -129,7 +129,7 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
 /// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
 #[pyfunction]
 fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
-    let spec: Spec = serde_json::from_str(spec).map_err(|e| ConfigError::new_err(format!("spec: {e}")))?;
+    let spec = Spec::parse(spec).map_err(|e| ConfigError::new_err(e.to_string()))?;
     let owned = Owned::read(columns)?;
     let mut signal = None;
     let outcome = py.detach(|| {
@@ -143,13 +143,13 @@ fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> P
         metaroce_driver::simulate(&spec, &owned.data(), &mut interrupted)
     });
     match outcome {
-        Ok(outcome) => to_dict(py, &outcome),
+        Ok(outcome) => to_dict(py, outcome),
         Err(DriverError::Config(message)) => Err(ConfigError::new_err(message)),
         Err(DriverError::Interrupted) => Err(signal.unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))),
     }
 }
 
-fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDict>> {
+fn to_dict<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Bound<'py, PyDict>> {
     let result = PyDict::new(py);
     let status = match outcome.status {
         Status::Done => "done",
@@ -187,7 +187,24 @@ fn to_dict<'py>(py: Python<'py>, outcome: &Outcome) -> PyResult<Bound<'py, PyDic
     result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
     result.set_item("memory", outcome.memory.as_ref().map(|bytes| PyBytes::new(py, bytes)))?;
     result.set_item("payload_line_rate_bps", outcome.payload_line_rate)?;
+    let (connections, paths) = outcome.telemetry.map(|tables| (tables.connections, tables.paths)).unzip();
+    result.set_item("connections", connections.map(|t| series(py, |put| t.into_columns(put))).transpose()?)?;
+    result.set_item("paths", paths.map(|t| series(py, |put| t.into_columns(put))).transpose()?)?;
     Ok(result)
+}
+
+/// The columns that `table` puts, by name.
+fn series<'py>(
+    py: Python<'py>,
+    table: impl FnOnce(&mut dyn FnMut(&'static str, Vec<u8>)),
+) -> PyResult<Bound<'py, PyDict>> {
+    let (columns, mut put) = (PyDict::new(py), Ok(()));
+    table(&mut |name, bytes| {
+        if put.is_ok() {
+            put = columns.set_item(name, PyBytes::new(py, &bytes));
+        }
+    });
+    put.map(|()| columns)
 }
 
 fn little_endian<'py>(py: Python<'py>, column: &[u64]) -> Bound<'py, PyBytes> {

@@ -51,6 +51,7 @@ impl MetaRoce {
         let (window, marks) = (path.cwnd, path.marks());
         if lost > 0 {
             path.on_loss(&self.controller);
+            self.counts.count(id, index, |c| c.lost_gap += lost);
         }
         let (max_pps, ce) = (ack.max_pps, ack.ce_count);
         path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });

@@ -11,6 +11,7 @@ mod connection;
 mod flight;
 mod hint;
 mod ledger;
+mod observe;
 mod path;
 mod receiver;
 mod repair;
@@ -31,6 +32,7 @@ use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::inbox::Effect;
+use crate::telemetry::PathTable;
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// State of one endpoint.
@@ -56,6 +58,7 @@ pub struct MetaRoce {
     completions: VecDeque<Completion>,
     atomics: VecDeque<Atomic>,
     counters: Counters,
+    counts: PathTable,
 }
 
 impl MetaRoce {
@@ -115,6 +118,7 @@ impl MetaRoce {
             completions: VecDeque::new(),
             atomics: VecDeque::new(),
             counters: Counters::default(),
+            counts: PathTable::default(),
             config: config.clone(),
         }
     }

@@ -133,6 +133,21 @@ impl SendPath {
         error
     }
 
+    /// Smoothed round trip.
+    pub const fn srtt(&self) -> Time {
+        Time((self.srtt as u64) << TICK_SHIFT)
+    }
+
+    /// The ECN estimate in thousandths.
+    pub fn ecn_permille(&self) -> u16 {
+        self.congestion.ecn_permille()
+    }
+
+    /// Packets sent and marks reported in the current epoch.
+    pub const fn epoch_totals(&self) -> (u32, u32) {
+        (self.next_pps, self.ce_seen)
+    }
+
     /// Shows an acknowledgement to the congestion controller, whose window becomes that of the path.
     #[inline]
     pub fn on_ack(&mut self, controller: &Controller, acked: Acked) {

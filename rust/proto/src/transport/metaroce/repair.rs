@@ -97,6 +97,7 @@ impl MetaRoce {
         connection.resize(plane, window, resized);
         let path = &connection.paths[index];
         self.counters.timer_detections += 1;
+        self.counts.count(id, index, |c| c.lost_tail += 1);
         self.counters.timeouts += u64::from(path.expiries >= 2);
         if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
@@ -128,9 +129,15 @@ impl MetaRoce {
             return;
         }
         self.abandon(id, index);
+        self.end_epoch(id, index);
         self.connections[id].paths[index].go_down(now, stride);
         self.counters.paths_died += 1;
         self.refresh_open(id, index);
+    }
+
+    fn end_epoch(&mut self, id: usize, index: usize) {
+        let totals = self.connections[id].paths[index].epoch_totals();
+        self.counts.count(id, index, |c| c.end_epoch(totals));
     }
 
     /// Takes everything off a path, to be sent on others, and counts it out.
@@ -170,6 +177,7 @@ impl MetaRoce {
             }
             // A path that is allowed again has to answer a probe first.
             let state = if denied { PathState::Denied } else { PathState::Down };
+            self.end_epoch(id, index);
             self.connections[id].paths[index].leave_for(state);
             self.refresh_open(id, index);
         }

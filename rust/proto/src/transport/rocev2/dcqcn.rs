@@ -222,6 +222,11 @@ impl Limiter {
         }
     }
 
+    /// The estimate alpha in thousandths.
+    pub const fn ecn_permille(&self) -> u16 {
+        (self.alpha * 1000 / ONE) as u16
+    }
+
     /// When the rate changes next by itself.
     pub fn due(&self) -> Time {
         self.cut_due.min(self.increase_due)

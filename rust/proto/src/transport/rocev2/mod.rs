@@ -13,6 +13,7 @@
 
 mod connection;
 pub mod dcqcn;
+mod observe;
 mod requester;
 mod responder;
 pub(crate) mod settings;
@@ -33,6 +34,7 @@ use super::{Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
 use crate::inbox::{Effect, Placed};
+use crate::telemetry::PathTable;
 use crate::verbs::{Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// Unit of the local ACK timeout, picoseconds: 4.096 us × 2^t (IBTA).
@@ -60,6 +62,8 @@ pub struct RoceV2 {
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
     counters: Counters,
+    /// By QP, as of connection 0.
+    counts: PathTable,
     ready: u32,
 }
 
@@ -115,6 +119,7 @@ impl RoceV2 {
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
             counters: Counters::default(),
+            counts: PathTable::default(),
             ready: 0,
         }
     }
@@ -203,7 +208,10 @@ impl RoceV2 {
             }
             RoceAckKind::AccessNak => return self.fail(index, CompletionStatus::AccessError),
         };
-        self.counters.gap_detections += u64::from(rewound && ack.kind == RoceAckKind::SequenceNak);
+        if rewound && ack.kind == RoceAckKind::SequenceNak {
+            self.counters.gap_detections += 1;
+            self.counts.count(0, index as usize, |c| c.lost_gap += 1);
+        }
         if progress || rewound {
             self.restart_timer(now, index);
         }
@@ -225,6 +233,7 @@ impl RoceV2 {
         let Some(index) = self.find(cnp.connection, cnp.qp) else {
             return;
         };
+        self.counts.count(0, index as usize, |c| c.marked += 1);
         let qp = &mut self.qps[index as usize];
         if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
             qp.requester.congested(params, now);
@@ -263,6 +272,7 @@ impl RoceV2 {
             return;
         }
         self.counters.timeouts += 1;
+        self.counts.count(0, index as usize, |c| c.lost_tail += 1);
         requester.timeouts += 1;
         if requester.timeouts > self.config.retry_count {
             self.fail(index, CompletionStatus::RetryExceeded);
@@ -358,6 +368,7 @@ impl RoceV2 {
         // receive: its first packet carries an address like that of a Write.
         let len = lengths::roce_data(segment.len.into(), next.first);
         self.counters.data_packets += 1;
+        self.counts.count(0, index as usize, |c| c.sent += 1);
         if next.resent {
             self.counters.resent += 1;
         } else {

@@ -187,6 +187,12 @@ impl Requester {
         self.rewind(self.una);
     }
 
+    /// Rate and ECN estimate (thousandths) of the limiter as they stood at its last event, if there is one.
+    pub fn limited(&self, params: Option<&Params>) -> Option<(Option<Rate>, u16)> {
+        let (limiter, params) = (self.limiter.as_ref()?, params?);
+        Some((limiter.pace(params), limiter.ecn_permille()))
+    }
+
     /// A CNP has come.
     pub fn congested(&mut self, params: &Params, now: Time) {
         match &mut self.limiter {

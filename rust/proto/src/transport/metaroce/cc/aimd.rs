@@ -19,6 +19,11 @@ impl Marks {
     /// Nothing seen; the first mark halves (RFC 8257).
     pub const START: Marks = Marks { acked: 0, marked: 0, alpha: ALPHA_ONE as u16 };
 
+    /// The estimate in thousandths.
+    pub const fn permille(self) -> u16 {
+        (self.alpha as u32 * 1000 / ALPHA_ONE) as u16
+    }
+
     /// Forgets the round.
     pub const fn restart(&mut self) {
         self.acked = 0;

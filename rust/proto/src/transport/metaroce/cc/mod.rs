@@ -144,6 +144,14 @@ impl Controller {
 }
 
 impl State {
+    /// The ECN estimate in thousandths; 0 where the controller has none.
+    pub const fn ecn_permille(&self) -> u16 {
+        match self {
+            State::Aimd(marks) => marks.permille(),
+            State::Nscc(_) | State::Swift(_) => 0,
+        }
+    }
+
     /// The path leaves its route: what it saw there says nothing about the next one. The estimate of
     /// AIMD stays, since it only tells how hard the next mark cuts.
     pub const fn restart(&mut self) {

@@ -1,0 +1,53 @@
+"""`--telemetry FILE[:INTERVAL]`: the out-of-place half of each row records its connections and paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import ConfigError
+from ..units import parse_time
+
+if TYPE_CHECKING:
+    from ..result import Result
+    from ..scenario import Scenario
+
+_INTERVAL = "10us"
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """Where time series go; with several sizes, each has a file with its size in the name."""
+
+    path: Path
+    interval: int
+    several: bool
+
+    @classmethod
+    def of(cls, text: str | None, several: bool) -> Telemetry | None:
+        """Read the flag; a file that cannot be is refused now, not after the run."""
+        from ..reports.telemetry import SUFFIXES, checked
+
+        if text is None:
+            return None
+        name, _, tail = text.rpartition(":")
+        if not name.endswith(SUFFIXES):
+            name, tail = text, _INTERVAL
+        interval = parse_time(tail, "--telemetry")
+        if interval < 1:
+            raise ConfigError.of("--telemetry", text, "the interval must be at least 1ps")
+        return cls(checked(name, "--telemetry"), interval, several)
+
+    def run(self, scenario: Scenario) -> Result:
+        """Run a half of a row and write its time series."""
+        from .. import simulation
+        from ..reports.telemetry import write
+
+        if getattr(scenario.workload, "inplace", False):
+            return simulation.run(scenario)
+        result = simulation.run(scenario.replace(record_paths=self.interval))
+        size = f".{result.size_bytes}" if self.several else ""
+        for path in write(result, self.path.with_suffix(size + self.path.suffix)):
+            print(f"# Wrote {path}", flush=True)
+        return result
