@@ -158,12 +158,14 @@ impl Flight {
         (self.get(send.slot).generation == send.generation).then_some(send.slot)
     }
 
-    /// The oldest packet of `order` that is still in flight: when it was sent, and its path.
-    pub fn oldest(&self, order: &mut Order) -> Option<(Time, u16)> {
+    /// The oldest packet of `order` that is still in flight: when the `behind`-th packet after it was
+    /// sent, or the last one there is, and its path.
+    pub fn oldest(&self, order: &mut Order, behind: u32) -> Option<(Time, u16)> {
         while let Some(send) = order.sends.front() {
             let sent = self.get(send.slot);
             if sent.generation == send.generation {
-                return Some((send.at, sent.path));
+                let follower = order.sends.get(behind as usize).or(order.sends.back());
+                return Some((follower.map_or(send.at, |send| send.at), sent.path));
             }
             order.sends.pop_front();
             order.base = order.base.wrapping_add(1);
@@ -190,11 +192,11 @@ mod tests {
         assert_eq!(flight.pop(&mut paths[0]).pps, 0);
         flight.push(Time(3), sent(2, 0), &mut order, &mut paths[0]);
         assert_eq!(flight.slots.len(), 3);
-        assert_eq!(flight.oldest(&mut order), Some((Time(2), 1)));
+        assert_eq!(flight.oldest(&mut order, 0), Some((Time(2), 1)));
         flight.pop(&mut paths[1]);
-        assert_eq!(flight.oldest(&mut order), Some((Time(3), 0)));
+        assert_eq!(flight.oldest(&mut order, 0), Some((Time(3), 0)));
         assert_eq!((flight.pop(&mut paths[0]).pps, flight.pop(&mut paths[0]).pps), (1, 2));
-        assert_eq!(flight.oldest(&mut order), None);
+        assert_eq!(flight.oldest(&mut order, 0), None);
         assert!(paths[0].first == NIL && order.sends.is_empty());
     }
 }

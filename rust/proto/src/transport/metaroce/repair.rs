@@ -26,7 +26,9 @@ impl MetaRoce {
         let mut next = Time::NEVER;
         loop {
             let connection = &mut self.connections[id];
-            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order) else { break };
+            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order, self.config.ack_every - 1) else {
+                break;
+            };
             let path = &connection.paths[index as usize];
             let timeout = path.tail_timeout(&self.config, connection.variation);
             let probed = self.config.tail == Tail::Probe && path.expiries > 0;
