@@ -176,6 +176,8 @@ pub struct MetaRoceConfig {
     /// Packets of a connection that one acknowledgement may cover (ours). Gaps, changes of mark, ends
     /// of messages and requests of the sender are acknowledged at once.
     pub ack_every: u32,
+    /// How long an acknowledgement may wait for other packets to cover, picoseconds (ours: 1 us).
+    pub ack_delay_ps: u64,
     /// Which open path the next packet takes.
     pub spray: Spray,
     /// Source ports of the paths of a connection.
@@ -218,6 +220,7 @@ impl Default for MetaRoceConfig {
             gap_threshold: 0,
             same_path_attempts: 2,
             ack_every: 2,
+            ack_delay_ps: 1_000_000,
             spray: Spray::RoundRobin,
             entropies: Entropies::Consecutive,
             denied_planes: 0,

@@ -59,6 +59,12 @@ impl Stamp {
         Stamp((now.0 >> Stamp::SHIFT) as u32)
     }
 
+    /// This stamp moved on by `span`.
+    #[must_use]
+    pub const fn later(self, span: Time) -> Stamp {
+        Stamp(self.0.wrapping_add((span.0 >> Stamp::SHIFT) as u32))
+    }
+
     /// Time from this stamp to `now`.
     pub const fn until(self, now: Time) -> Time {
         Time((Stamp::of(now).0.wrapping_sub(self.0) as u64) << Stamp::SHIFT)

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{ConnId, Envelope, HostId, RateHint, StreamId, Time, prefetch};
+use metaroce_wire::{
+    ConnId, Envelope, HostId, PathHeader, PlaneId, RateHint, Stamp, StreamId, Time, Verdict, prefetch,
+};
 
 use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
@@ -27,6 +29,18 @@ pub struct Resend {
     /// Path that takes it, or lost it.
     pub path: u16,
     pub attempts: u8,
+}
+
+/// A packet that an acknowledgement answers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    pub header: PathHeader,
+    pub entropy: u16,
+    pub plane: PlaneId,
+    pub verdict: Verdict,
+    /// The share that goes with it.
+    pub hint: RateHint,
+    pub arrived: Stamp,
 }
 
 /// A connection. The order of the fields is that of use: sending first, receiving next, repair last.
@@ -68,6 +82,10 @@ pub struct Connection {
     pub held_back: bool,
     /// Packets placed since the last acknowledgement.
     pub untold: u8,
+    /// What the next acknowledgement reports if nothing else sets it off.
+    pub pending: Report,
+    /// Acknowledgements sent.
+    pub acks: u32,
     /// Bit i of plane p: path i of the plane has room.
     pub open: [u64; MAX_PLANES],
     /// Payload bytes in flight in each plane, and the sum of the windows of its paths that are up.
@@ -149,6 +167,8 @@ impl Connection {
             paced_until: Time::ZERO,
             held_back: false,
             untold: 0,
+            pending: Report::default(),
+            acks: 0,
             waiting: Vec::new(),
             recycled: Box::default(),
             resend: vec![VecDeque::new(); shape.planes].into(),

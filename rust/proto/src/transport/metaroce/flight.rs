@@ -79,6 +79,15 @@ impl Order {
     }
 }
 
+/// A packet that waits for its acknowledgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Position in the order.
+    pub position: usize,
+    pub sent_at: Time,
+    pub path: usize,
+}
+
 /// The slab.
 #[derive(Debug)]
 pub struct Flight {
@@ -155,22 +164,26 @@ impl Flight {
     #[inline]
     pub fn by_serial(&self, order: &Order, serial: u32) -> Option<u32> {
         let send = order.sends.get(serial.wrapping_sub(order.base) as usize)?;
-        (self.get(send.slot).generation == send.generation).then_some(send.slot)
+        self.is_current(send).then_some(send.slot)
     }
 
-    /// The oldest packet of `order` that is still in flight: when the `behind`-th packet after it was
-    /// sent, or the last one there is, and its path.
-    pub fn oldest(&self, order: &mut Order, behind: u32) -> Option<(Time, u16)> {
-        while let Some(send) = order.sends.front() {
-            let sent = self.get(send.slot);
-            if sent.generation == send.generation {
-                let follower = order.sends.get(behind as usize).or(order.sends.back());
-                return Some((follower.map_or(send.at, |send| send.at), sent.path));
-            }
+    /// The first packet of `order` from position `from` on that is still in flight.
+    pub fn oldest(&self, order: &mut Order, from: usize) -> Option<Waiting> {
+        while order.sends.front().is_some_and(|send| !self.is_current(send)) {
             order.sends.pop_front();
             order.base = order.base.wrapping_add(1);
         }
-        None
+        let (position, send) = order.sends.iter().enumerate().skip(from).find(|(_, send)| self.is_current(send))?;
+        Some(Waiting { position, sent_at: send.at, path: self.get(send.slot).path as usize })
+    }
+
+    fn is_current(&self, send: &Send) -> bool {
+        self.get(send.slot).generation == send.generation
+    }
+
+    /// Time since the newest packet of a path was sent.
+    pub fn newest_age(&self, path: &Fifo, now: Time) -> Time {
+        if path.last == NIL { Time::NEVER } else { self.get(path.last).at.until(now) }
     }
 }
 
@@ -180,6 +193,10 @@ mod tests {
 
     fn sent(pps: u32, path: u16) -> Sent {
         Sent::new(Resend { piece: Piece { message: 0, packet: pps }, path, attempts: 0 }, pps, 1)
+    }
+
+    fn oldest(flight: &Flight, order: &mut Order) -> Option<(Time, usize)> {
+        flight.oldest(order, 0).map(|waiting| (waiting.sent_at, waiting.path))
     }
 
     #[test]
@@ -192,11 +209,11 @@ mod tests {
         assert_eq!(flight.pop(&mut paths[0]).pps, 0);
         flight.push(Time(3), sent(2, 0), &mut order, &mut paths[0]);
         assert_eq!(flight.slots.len(), 3);
-        assert_eq!(flight.oldest(&mut order, 0), Some((Time(2), 1)));
+        assert_eq!(oldest(&flight, &mut order), Some((Time(2), 1)));
         flight.pop(&mut paths[1]);
-        assert_eq!(flight.oldest(&mut order, 0), Some((Time(3), 0)));
+        assert_eq!(oldest(&flight, &mut order), Some((Time(3), 0)));
         assert_eq!((flight.pop(&mut paths[0]).pps, flight.pop(&mut paths[0]).pps), (1, 2));
-        assert_eq!(flight.oldest(&mut order, 0), None);
+        assert_eq!(oldest(&flight, &mut order), None);
         assert!(paths[0].first == NIL && order.sends.is_empty());
     }
 }

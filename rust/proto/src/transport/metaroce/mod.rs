@@ -55,6 +55,9 @@ pub struct MetaRoce {
     /// The first entry of `timers`.
     next_timer: Time,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of
+    /// its acknowledgements it is; void once that has left.
+    delayed: VecDeque<(Time, u32, u32)>,
     completions: VecDeque<Completion>,
     atomics: VecDeque<Atomic>,
     counters: Counters,
@@ -115,6 +118,7 @@ impl MetaRoce {
             ports_ready: 0,
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
+            delayed: VecDeque::new(),
             completions: VecDeque::new(),
             atomics: VecDeque::new(),
             counters: Counters::default(),
@@ -254,6 +258,7 @@ impl Transport for MetaRoce {
             }
         }
         self.next_timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
+        self.send_delayed(now);
     }
 
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
@@ -272,7 +277,7 @@ impl Transport for MetaRoce {
     }
 
     fn poll_timeout(&self) -> Time {
-        self.next_timer
+        self.delayed.front().map_or(self.next_timer, |&(due, ..)| due.min(self.next_timer))
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {

@@ -204,7 +204,8 @@ impl SendPath {
     /// from the third expiry in a row on (the last-resort timer).
     pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation) -> Time {
         let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(variation.0)) << TICK_SHIFT;
-        Time((wait + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
+        let held_back = if config.ack_every > 1 { config.ack_delay_ps } else { 0 };
+        Time((wait + held_back + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
     }
 
     /// The time-based detection found a loss. A batch of packets sent before the last expiry counts once.

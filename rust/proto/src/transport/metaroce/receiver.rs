@@ -1,14 +1,16 @@
 //! The receiving side: data and requests are placed on arrival, and acknowledged per path.
 //!
 //! An acknowledgement leaves at once where the sender needs it: a gap, a change of mark, the end of
-//! a message, a refusal, or because it asked. Otherwise one may cover up to `ack_every` packets (ours).
+//! a message, a refusal, or because it asked. Otherwise one may cover up to `ack_every` packets that
+//! arrive within `ack_delay_ps` (ours).
 
 use metaroce_wire::{
-    Body, Ecn, Envelope, MrAck, MrData, MrRequest, Opcode, PathHeader, RateHint, Request, Sending, Time, Verdict,
-    lengths,
+    Body, Class, Ecn, Envelope, MrAck, MrData, MrRequest, Opcode, Packet, PathHeader, RateHint, Request, Sending,
+    Stamp, Time, Verdict, lengths,
 };
 
 use super::MetaRoce;
+use super::connection::Report;
 use super::ledger::{Noted, PathLedger};
 use crate::inbox::{Effect, Placed};
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, Regions};
@@ -140,31 +142,67 @@ impl MetaRoce {
             _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
         };
         connection.untold += 1;
+        connection.pending = Report {
+            header: *header,
+            entropy: envelope.entropy,
+            plane: envelope.plane,
+            verdict,
+            hint,
+            arrived: Stamp::of(now),
+        };
         let patient = verdict == Verdict::Placed
             && header.sending == Sending::First
             && noted == Noted::default()
             && !placement.is_some_and(|p| p.message_done)
             && u32::from(connection.untold) < self.config.ack_every;
         if !patient {
-            connection.untold = 0;
-            let (serial, serials) = connection.placed.parts();
-            let ack = MrAck {
-                sack: ledger.sack(),
-                echo: header.sent_at,
-                connection: connection.remote,
-                max_pps: ledger.max(),
-                ce_count: ledger.ce(),
-                hint,
-                path: header.path,
-                epoch: header.epoch,
-                verdict: if header.pps == ledger.max() { verdict } else { Verdict::Placed },
-                serial,
-                serials,
-            };
-            let len = lengths::mr_ack(ledger.words());
-            self.reply(envelope, len, Body::MrAck(ack));
-            self.counters.acks += 1;
+            self.send_ack(now, id);
+        } else if connection.untold == 1 {
+            let due = now + Time(self.config.ack_delay_ps);
+            let number = connection.acks;
+            self.delayed.push_back((due, id as u32, number));
         }
         placement
+    }
+
+    /// Sends the acknowledgements that have waited long enough for company.
+    pub(super) fn send_delayed(&mut self, now: Time) {
+        while let Some(&(due, id, number)) = self.delayed.front()
+            && due <= now
+        {
+            self.delayed.pop_front();
+            let connection = &self.connections[id as usize];
+            if connection.acks == number && connection.untold > 0 {
+                self.send_ack(now, id as usize);
+            }
+        }
+    }
+
+    /// Acknowledges the packet that arrived last, and with it all that did before.
+    fn send_ack(&mut self, now: Time, id: usize) {
+        let connection = &mut self.connections[id];
+        connection.untold = 0;
+        connection.acks = connection.acks.wrapping_add(1);
+        let Report { header, entropy, plane, verdict, hint, arrived } = connection.pending;
+        let Some(ledger) = connection.ledgers.get(header.path as usize) else { return };
+        let (serial, serials) = connection.placed.parts();
+        let ack = MrAck {
+            sack: ledger.sack(),
+            // The time that it waited here is no part of the round trip.
+            echo: header.sent_at.later(arrived.until(now)),
+            connection: connection.remote,
+            max_pps: ledger.max(),
+            ce_count: ledger.ce(),
+            hint,
+            path: header.path,
+            epoch: header.epoch,
+            verdict: if header.pps == ledger.max() { verdict } else { Verdict::Placed },
+            serial,
+            serials,
+        };
+        let len = lengths::mr_ack(ledger.words());
+        let envelope = Envelope { len, ..self.envelope(id, entropy, plane, Class::Control) };
+        self.push_control(plane, Packet { envelope, body: Body::MrAck(ack) });
+        self.counters.acks += 1;
     }
 }

@@ -15,6 +15,9 @@ use crate::verbs::{Completion, CompletionStatus, PostError};
 /// Where nothing moves at all, probes thin out: one in this part of the silence. Ours.
 const SILENCE_SHARE: u64 = 8;
 
+/// From so many packets in flight on a path on, its losses are left to the gap rule. Ours.
+const FOLLOWED: u16 = 3;
+
 impl MetaRoce {
     /// The connection's timer: declares what is overdue lost, probes paths that are down, and
     /// gives up when nothing has moved for too long.
@@ -24,24 +27,32 @@ impl MetaRoce {
             return;
         }
         let mut next = Time::NEVER;
+        let mut from = 0;
         loop {
             let connection = &mut self.connections[id];
-            let Some((sent_at, index)) = self.flight.oldest(&mut connection.order, self.config.ack_every - 1) else {
+            let Some(oldest) = self.flight.oldest(&mut connection.order, from) else {
                 break;
             };
-            let path = &connection.paths[index as usize];
+            let path = &connection.paths[oldest.path];
             let timeout = path.tail_timeout(&self.config, connection.variation);
             let probed = self.config.tail == Tail::Probe && path.expiries > 0;
-            let due = timeout + if probed { sent_at.max(path.moment) } else { sent_at };
+            let due = timeout + if probed { oldest.sent_at.max(path.moment) } else { oldest.sent_at };
             if due > now {
-                next = due;
+                next = next.min(due);
                 break;
+            }
+            // Where others follow closely on the path, the gap rule is at work: the newest counts.
+            let age = self.flight.newest_age(&path.flight, now);
+            if path.packets >= FOLLOWED && age < timeout {
+                next = next.min(now + timeout - age);
+                from = oldest.position + 1;
+                continue;
             }
             if now.since(connection.last_progress) >= dead_after {
                 self.fail(id, CompletionStatus::RetryExceeded);
                 return;
             }
-            self.expire(now, id, sent_at, index as usize);
+            self.expire(now, id, oldest.sent_at, oldest.path);
         }
         // Who has nothing to send needs no path: probing goes on with the next post.
         if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {

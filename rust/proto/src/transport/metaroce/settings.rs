@@ -144,6 +144,13 @@ pub const METAROCE: &[Setting] = &[
         "ours: half the acknowledgements",
         "Packets that one acknowledgement may cover; gaps, marks and ends of messages are told at once.",
     ),
+    Setting::number(
+        "ack_delay_ps",
+        "ps",
+        (0, SECOND),
+        "ours: less than the slack of tail detection",
+        "An acknowledgement waits this long for other packets that it could cover.",
+    ),
     Setting::choice(
         "spray",
         &["round-robin", "weighted", "recycled", "oblivious"],
