@@ -10,7 +10,7 @@ use metaroce_wire::{Body, PlaneId, Time, lengths};
 use proptest::prelude::*;
 
 use pair::schedule::{check_all, check_completions, draws, message, post_schedule};
-use pair::sprayed::{DELAY, MTU, ROUTES, data, longest_gap, pair, pair_with, receive, sent_into, totals, write};
+use pair::sprayed::{DELAY, MTU, ROUTES, data, longest_gap, lose, pair, pair_with, receive, sent_into, totals, write};
 use pair::{Fate, Pair};
 
 /// A switch for all packets of a plane, both ways.
@@ -163,6 +163,17 @@ fn an_idle_connection_leaves_no_timer() {
         assert_eq!(pair.completions.each_ref().map(Vec::len), [round as usize + 1; 2]);
         assert_eq!(pair.ends.each_ref().map(|end| end.poll_timeout()), [Time::NEVER; 2], "round {round}");
     }
+}
+
+#[test]
+fn a_packet_sent_while_a_probe_is_due_is_watched_like_any_other() {
+    let mut pair = pair(1);
+    // Three copies take their path down; the fourth leaves on another one while nothing is in flight.
+    pair.fate(lose(|_| true, 4));
+    pair.post(0, write(1, 0, 0, MTU));
+    pair.run_until(Time::from_us(110));
+    assert_eq!(totals(&pair).paths_died, 1);
+    assert_eq!(pair.succeeded(0, CompletionKind::Sent), [1], "before the first probe is answered");
 }
 
 #[test]

@@ -3,11 +3,11 @@
 
 use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 
-use super::MetaRoce;
 use super::connection::{Connection, Resend};
 use super::flight::{NIL, Sent};
 use super::path::{Acked, PathState};
 use super::serials::Serials;
+use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::{Hints, Spray};
 use crate::verbs::{Completion, CompletionStatus};
 
@@ -51,6 +51,7 @@ impl MetaRoce {
         let (window, marks) = (path.cwnd, path.marks());
         if lost > 0 {
             path.on_loss(&self.controller);
+            self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
             self.counts.count(id, index, |c| c.lost_gap += lost);
         }
         let (max_pps, ce) = (ack.max_pps, ack.ce_count);

@@ -35,6 +35,9 @@ use crate::inbox::Effect;
 use crate::telemetry::PathTable;
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
+/// A loss tells for so many base round trips that others are likely. Ours.
+const LOSSY_RTTS: u64 = 64;
+
 /// State of one endpoint.
 #[derive(Debug)]
 pub struct MetaRoce {
@@ -43,6 +46,8 @@ pub struct MetaRoce {
     /// Largest connection window, bytes.
     window_cap: u64,
     hint_life: u64,
+    /// Packets get lost these days, on whatever connection.
+    lossy_until: Time,
     controller: Controller,
     connections: Vec<Connection>,
     flight: Flight,
@@ -108,6 +113,7 @@ impl MetaRoce {
         MetaRoce {
             shape,
             window_cap,
+            lossy_until: Time::ZERO,
             hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
             controller,
             connections: Vec::new(),

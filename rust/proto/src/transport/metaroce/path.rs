@@ -201,11 +201,18 @@ impl SendPath {
     }
 
     /// How long a packet may stay unacknowledged before time alone declares it lost: it doubles
-    /// from the third expiry in a row on (the last-resort timer).
-    pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation) -> Time {
-        let wait = (u64::from(self.srtt) + u64::from(config.tail_var_multiple) * u64::from(variation.0)) << TICK_SHIFT;
-        let held_back = if config.ack_every > 1 { config.ack_delay_ps } else { 0 };
-        Time((wait + held_back + config.tail_slack_ps) << u32::from(self.expiries).saturating_sub(2).min(10))
+    /// from the third expiry in a row on (the last-resort timer). `eager`: where losses happen and nothing is
+    /// left to send, no acknowledgement is held back and a needless resend takes little: half the doubt will do.
+    pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation, eager: bool) -> Time {
+        let deviations = u64::from(config.tail_var_multiple) * u64::from(variation.0);
+        let doubt = (deviations << TICK_SHIFT) + config.tail_slack_ps;
+        let srtt = u64::from(self.srtt) << TICK_SHIFT;
+        let wait = match eager {
+            true => srtt + doubt / 2,
+            false if config.ack_every > 1 => srtt + doubt + config.ack_delay_ps,
+            false => srtt + doubt,
+        };
+        Time(wait << u32::from(self.expiries).saturating_sub(2).min(10))
     }
 
     /// The time-based detection found a loss. A batch of packets sent before the last expiry counts once.

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use metaroce_wire::{Body, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, Time, lengths};
 
-use super::MetaRoce;
 use super::connection::{Connection, Resend};
 use super::flight::NIL;
 use super::path::PathState;
+use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::Tail;
 use crate::verbs::{Completion, CompletionStatus, PostError};
 
@@ -33,8 +33,9 @@ impl MetaRoce {
             let Some(oldest) = self.flight.oldest(&mut connection.order, from) else {
                 break;
             };
+            let eager = now < self.lossy_until && !connection.outbox.has_unsent();
             let path = &connection.paths[oldest.path];
-            let timeout = path.tail_timeout(&self.config, connection.variation);
+            let timeout = path.tail_timeout(&self.config, connection.variation, eager);
             let probed = self.config.tail == Tail::Probe && path.expiries > 0;
             let due = timeout + if probed { oldest.sent_at.max(path.moment) } else { oldest.sent_at };
             if due > now {
@@ -104,6 +105,7 @@ impl MetaRoce {
         connection.lose(&sent, plane, self.config.same_path_attempts);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
+        self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
         let window = path.cwnd;
         path.on_loss(&self.controller);
         let resized = path.cwnd;

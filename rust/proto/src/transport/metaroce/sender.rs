@@ -155,8 +155,10 @@ impl MetaRoce {
             sending: if what.attempts > 0 { Sending::Again } else { Sending::FirstAsking },
         };
         let entropy = path.entropy;
-        if connection.armed == Time::NEVER {
-            let due = now + path.tail_timeout(&self.config, connection.variation);
+        // A timer that is far off stands for something else, a probe or a receiver that is not ready.
+        if connection.armed.since(now) > self.shape.base_rtt {
+            let eager = now < self.lossy_until && !connection.outbox.has_unsent();
+            let due = now + path.tail_timeout(&self.config, connection.variation, eager);
             self.arm(id, due);
         }
         self.refresh_open(id, index);
