@@ -78,9 +78,6 @@ impl Endpoint {
 
     /// A packet for this host has arrived. The answer says what to copy into its memory.
     pub fn handle_packet(&mut self, now: Time, envelope: &Envelope, body: &Body) -> Option<Placement> {
-        if envelope.trimmed {
-            return None;
-        }
         each!(&mut self.transport, t => t.handle_packet(now, (envelope, body), &self.regions))
     }
 
