@@ -129,7 +129,7 @@ impl MetaRoce {
             connection.ledgers = vec![PathLedger::default(); self.shape.planes * self.shape.paths_per_plane].into();
         }
         let ledger = connection.ledgers.get_mut(header.path as usize)?;
-        let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict == Verdict::Placed) else {
+        let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict) else {
             return placement;
         };
         if verdict == Verdict::Placed {
@@ -157,7 +157,7 @@ impl MetaRoce {
                 hint,
                 path: header.path,
                 epoch: header.epoch,
-                verdict: if header.pps == ledger.max() { verdict } else { Verdict::Placed },
+                verdict: ledger.newest(),
                 serial,
                 serials,
             };
