@@ -49,6 +49,8 @@ struct InStream {
     receives: VecDeque<ReceiveRequest>,
     /// The first message that was refused for good, and why: earlier ones still complete.
     failed: Option<(u32, Verdict)>,
+    /// The receive of that message has been reported.
+    told: bool,
 }
 
 /// Messages of one connection on their way in.
@@ -303,10 +305,11 @@ impl InStream {
             && first <= self.base
         {
             for (position, receive) in self.receives.drain(..).enumerate() {
-                let own = position == 0 && why == Verdict::LengthError;
+                let own = position == 0 && why == Verdict::LengthError && !self.told;
                 let status = if own { CompletionStatus::LengthError } else { CompletionStatus::Flushed };
                 effect(Effect::Flushed(receive, status));
             }
+            self.told = true;
         }
     }
 }
