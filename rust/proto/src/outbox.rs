@@ -414,23 +414,31 @@ impl Outbox {
     /// those before it.
     pub fn refuse(&mut self, message: u32, why: CompletionStatus, mut complete: impl FnMut(Ended, CompletionStatus)) {
         let Some(&OutMessage { request, sequence, .. }) = self.get(message) else { return };
-        let stream = &mut self.streams[request.stream.index()];
-        if request.opcode == Opcode::Response || stream.failed.is_some_and(|(first, _)| first < message) {
-            return;
+        if request.opcode == Opcode::Response {
+            // Nobody waits for it any more.
+            self.drop_message(message);
+        } else {
+            let stream = &mut self.streams[request.stream.index()];
+            if stream.failed.is_some_and(|(first, _)| first < message) {
+                return;
+            }
+            stream.failed = Some((message, why));
+            stream.asked.retain(|&number, _| number < sequence);
+            let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
+            over.into_iter().for_each(|number| self.drop_message(number));
+            self.flush(request.stream, &mut complete);
         }
-        stream.failed = Some((message, why));
-        stream.asked.retain(|&number, _| number < sequence);
-        let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
-        for number in over {
-            let unsent = self.unsent_of(number);
-            self.unsent -= unsent;
-            self.posted -= unsent;
-            let entry = &mut self.messages[(number - self.base) as usize];
-            (entry.packets, entry.unacked) = (0, 0);
-        }
-        self.flush(request.stream, &mut complete);
         self.shed();
         self.skip_failed();
+    }
+
+    /// Sends no more of a message.
+    fn drop_message(&mut self, number: u32) {
+        let unsent = self.unsent_of(number);
+        self.unsent -= unsent;
+        self.posted -= unsent;
+        let entry = &mut self.messages[(number - self.base) as usize];
+        (entry.packets, entry.unacked) = (0, 0);
     }
 
     /// Reports what can be said of a stream that has failed.
