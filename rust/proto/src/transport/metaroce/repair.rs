@@ -42,7 +42,14 @@ impl MetaRoce {
             self.expire(now, id, sent_at, index as usize);
         }
         // Who has nothing to send needs no path: probing goes on with the next post.
-        if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {
+        let connection = &self.connections[id];
+        if connection.paths_down > 0 && !connection.outbox.is_idle() {
+            // Denying the last path that answered leaves nothing in flight that could expire.
+            let stranded = connection.in_flight == 0 && usize::from(connection.paths_down) == connection.paths.len();
+            if stranded && now.since(connection.last_progress) >= dead_after {
+                self.fail(id, CompletionStatus::RetryExceeded);
+                return;
+            }
             next = next.min(self.probe_paths(now, id));
         }
         if !self.connections[id].waiting.is_empty() {
