@@ -22,7 +22,10 @@ fn every_script_holds() {
     let wanted = std::env::var("SCRIPT").unwrap_or_default();
     let chosen: Vec<_> = scripts().into_iter().filter(|(name, _)| name.contains(&wanted)).collect();
     assert!(!chosen.is_empty(), "no script has {wanted} in its name");
-    let failures: Vec<String> = chosen.iter().filter_map(|(name, text)| script::run(name, text).err()).collect();
+    let run = |name: &str, text: &str| {
+        std::panic::catch_unwind(|| script::run(name, text)).unwrap_or_else(|_| Err(format!("{name}: panics")))
+    };
+    let failures: Vec<String> = chosen.iter().filter_map(|(name, text)| run(name, text).err()).collect();
     assert!(failures.is_empty(), "{} of {} scripts fail\n{}", failures.len(), chosen.len(), failures.join("\n\n"));
 }
 

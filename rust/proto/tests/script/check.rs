@@ -53,6 +53,10 @@ fn holds(check: &Check, pair: &Pair) -> Parsed<()> {
             let found = pair.cells[*end].get(at).copied().unwrap_or_default();
             if found == *value { Ok(()) } else { Err(format!("there is {found}")) }
         }
+        Check::Idle(end) => match pair.ends[*end].stuck().first() {
+            None => Ok(()),
+            Some(stuck) => Err(format!("{stuck:?}")),
+        },
         Check::Quiet(by) if pair.active_at <= *by => Ok(()),
         Check::Quiet(_) => Err(format!("something happens at {}", pair.active_at)),
     }

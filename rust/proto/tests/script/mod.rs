@@ -137,6 +137,8 @@ enum Check {
     Placed { end: usize, at: u64, len: u64, from: u64 },
     Untouched { end: usize, at: u64, len: u64 },
     Cell { end: usize, at: u64, value: u64 },
+    /// Nothing is unfinished at the end.
+    Idle(usize),
     /// Nothing happens later.
     Quiet(Time),
 }

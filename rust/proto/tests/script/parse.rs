@@ -90,13 +90,7 @@ fn parse_link(link: &mut Link, line: &mut Words) -> Parsed<()> {
 }
 
 fn parse_event(script: &mut Script, number: usize, line: &mut Words) -> Parsed<()> {
-    let span = match line.peek() {
-        Some(word) if word.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
-            line.next += 1;
-            Some(span(word)?)
-        }
-        _ => None,
-    };
+    let span = line.span()?;
     let always = span.unwrap_or(Span::ALWAYS);
     match line.want("a, b, or what is to happen")? {
         what @ ("lose" | "mark" | "trim" | "delay" | "double") => {
@@ -175,6 +169,7 @@ fn parse_check(line: &mut Words, (span, end): (Span, usize), verb: &str) -> Pars
             Check::Completions(end, kind, all)
         }
         "counter" => counter(line, Some(end))?,
+        "idle" => Check::Idle(end),
         "placed" | "untouched" => {
             let mut options = line.options()?;
             let (at, len) = (options.number("at")?, options.number("len")?);
@@ -357,9 +352,10 @@ fn comparison(line: &mut Words) -> Parsed<Comparison> {
 }
 
 fn value(word: &str) -> Parsed<u64> {
-    let (digits, unit) = match word.strip_suffix('K') {
-        Some(digits) => (digits, 1024),
-        None => (word, 1),
+    let (digits, unit) = match (word.strip_suffix('K'), word.strip_suffix('M')) {
+        (Some(digits), _) => (digits, 1 << 10),
+        (_, Some(digits)) => (digits, 1 << 20),
+        _ => (word, 1),
     };
     let number: Option<u64> = digits.parse().ok();
     number.and_then(|n| n.checked_mul(unit)).ok_or_else(|| format!("{word} is no number"))
@@ -415,6 +411,17 @@ impl<'a> Words<'a> {
     fn take(&mut self) -> Option<&'a str> {
         self.next += 1;
         self.words.get(self.next - 1).copied()
+    }
+
+    /// A time or a span, if the line goes on with one.
+    fn span(&mut self) -> Parsed<Option<Span>> {
+        match self.peek() {
+            Some(word) if word.starts_with(|c: char| c.is_ascii_digit() || c == '.') => {
+                self.next += 1;
+                span(word).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     fn want(&mut self, what: &str) -> Parsed<&'a str> {
