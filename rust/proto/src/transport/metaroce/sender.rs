@@ -141,6 +141,8 @@ impl MetaRoce {
         path.next_pps += 1;
         path.in_flight += bytes;
         path.packets += 1;
+        // What the timer is armed for otherwise may be far off.
+        let first = connection.in_flight == 0;
         connection.in_flight += u64::from(bytes);
         connection.plane_in_flight[path.plane as usize] += bytes;
         let serial = connection.order.next_serial();
@@ -155,7 +157,7 @@ impl MetaRoce {
             sending: if what.attempts > 0 { Sending::Again } else { Sending::FirstAsking },
         };
         let entropy = path.entropy;
-        if connection.armed == Time::NEVER {
+        if first || connection.armed == Time::NEVER {
             let due = now + path.tail_timeout(&self.config, connection.variation);
             self.arm(id, due);
         }
