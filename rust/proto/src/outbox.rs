@@ -404,6 +404,11 @@ impl Outbox {
         self.messages.is_empty()
     }
 
+    /// Whether the peer owes an answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.streams.iter().any(|stream| !stream.asked.is_empty())
+    }
+
     /// Whether `message` is still being sent: not over, and its stream has not failed.
     #[inline]
     pub fn is_open(&self, message: u32) -> bool {

@@ -34,6 +34,7 @@ impl MetaRoce {
                     completions.push_back(Completion::of_request(id, &ended, status));
                 }
             });
+            connection.last_progress = now;
             if let Placed::Fresh(Placement { message_done: true, .. }) = placed {
                 let planes = self.all_planes();
                 self.wake(id.index(), planes);

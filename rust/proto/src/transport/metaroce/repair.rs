@@ -41,15 +41,19 @@ impl MetaRoce {
             }
             self.expire(now, id, sent_at, index as usize);
         }
-        // Who has nothing to send needs no path: probing goes on with the next post.
         let connection = &self.connections[id];
-        if connection.paths_down > 0 && !connection.outbox.is_idle() {
-            // Denying the last path that answered leaves nothing in flight that could expire.
-            let stranded = connection.in_flight == 0 && usize::from(connection.paths_down) == connection.paths.len();
-            if stranded && now.since(connection.last_progress) >= dead_after {
+        let stranded = usize::from(connection.paths_down) == connection.paths.len() && !connection.outbox.is_idle();
+        if connection.in_flight == 0 && (stranded || connection.outbox.awaits_answer()) {
+            // Nothing of ours can expire, and still it must end.
+            let end = connection.last_progress + dead_after;
+            if now >= end {
                 self.fail(id, CompletionStatus::RetryExceeded);
                 return;
             }
+            next = next.min(end);
+        }
+        // Who has nothing to send needs no path: probing goes on with the next post.
+        if connection.paths_down > 0 && !connection.outbox.is_idle() {
             next = next.min(self.probe_paths(now, id));
         }
         if !self.connections[id].waiting.is_empty() {
