@@ -3,8 +3,10 @@
 
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
+pub mod operations;
 pub mod schedule;
 pub mod sprayed;
+pub mod watch;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -184,6 +186,11 @@ impl Pair {
             next += u64::from(bytes);
         }
         next == at + len
+    }
+
+    /// Whether nothing was placed twice at the same address.
+    pub fn nothing_twice(&self) -> bool {
+        self.placed.iter().all(|end| end.values().all(|copies| copies.len() == 1))
     }
 
     /// Whether no byte of `[at, at + len)` was ever placed.
