@@ -2,16 +2,16 @@
 
 mod pair;
 
-use metaroce_proto::{CompletionStatus, MetaRoceConfig};
+use metaroce_proto::{CompletionKind, CompletionStatus, Hints, MetaRoceConfig};
 use metaroce_wire::{Body, Time};
 use proptest::prelude::*;
 
 use pair::operations::{
-    Operation, Weather, check_atomics, check_completions, check_fences, check_memory, check_numbers, check_reach,
-    check_what_completions_mean, config, operations, post, weather,
+    Operation, Weather, check_atomics, check_completions, check_epochs, check_fences, check_memory, check_numbers,
+    check_reach, check_same_path, check_what_completions_mean, config, operations, post, weather,
 };
-use pair::sprayed::{DELAY, pair_with, totals};
-use pair::watch::{in_flight, watch};
+use pair::sprayed::{DELAY, pair_with, totals, write};
+use pair::watch::{in_flight, look, watch};
 use pair::{Fate, Pair};
 
 fn cases(cases: u32) -> ProptestConfig {
@@ -122,7 +122,22 @@ proptest! {
         prop_assert!(totals.resent <= totals.timer_detections, "{:?}", totals);
     }
 
-    // [I15] [I16] [F5.slow-path-stalls-nobody]
+    // [I18] [F6.same-path] [F6.elsewhere-in-the-end]
+    #[test]
+    fn resends_stay_on_the_path_that_lost_them_and_leave_it_in_the_end(
+        operations in operations(false),
+        config in config(),
+        planes in 1..5usize,
+        same_path_attempts in 0..4u32,
+        weather in weather(),
+    ) {
+        let config = MetaRoceConfig { same_path_attempts, down_after: 100, ..config };
+        let operations: Vec<_> = operations.into_iter().map(|o| Operation { late: false, ..o }).collect();
+        let pair = run(&operations, &config, planes, &weather);
+        check_same_path(&pair, same_path_attempts as usize, planes)?;
+    }
+
+    // [I15] [I16] [I27] [F3.epoch] [F5.slow-path-stalls-nobody] [F5.probe-revives]
     #[test]
     fn one_plane_is_enough(
         operations in operations(false),
@@ -130,19 +145,23 @@ proptest! {
         planes in 2..5usize,
         left in 0..4u8,
         dies_at in 0..100u64,
+        returns_after in 0..2000u64,
         weather in weather(),
     ) {
         let left = left % planes as u8;
         let mut fate = weather.fate();
         let mut pair = pair_with(&config, planes, DELAY);
         pair.fate_at(move |now, packet| {
-            let dead = packet.envelope.plane.0 != left && now >= Time::from_us(dies_at);
+            let back = now >= Time::from_us(dies_at + returns_after) && returns_after < 500;
+            let dead = packet.envelope.plane.0 != left && now >= Time::from_us(dies_at) && !back;
             if dead { Fate::Lost } else { fate(packet) }
         });
         post(&mut pair, &operations);
         pair.run();
         check_completions(&pair, &operations)?;
         check_memory(&pair, &operations)?;
+        check_epochs(&pair)?;
+        check_numbers(&pair)?;
         prop_assert!(pair.active_at < Time::from_us(200_000), "{}", pair.active_at);
     }
 
@@ -167,7 +186,7 @@ proptest! {
                     .filter(|&k| operations[k].from() == end && operations[k].stream == stream)
                     .map(|k| k as u32)
                     .collect();
-                let sent = pair.completions[end].iter().filter(|c| c.kind == metaroce_proto::CompletionKind::Sent);
+                let sent = pair.completions[end].iter().filter(|c| c.kind == CompletionKind::Sent);
                 let own: Vec<_> = sent.filter(|c| c.stream.0 == stream).collect();
                 prop_assert_eq!(own.iter().map(|c| c.wr_id).collect::<Vec<_>>(), posted);
                 let good = own.iter().take_while(|c| c.status == CompletionStatus::Success).count();
@@ -178,5 +197,38 @@ proptest! {
         // Within the time given, and a timeout: the last-resort timer doubles, so that may be as long again.
         prop_assert!(pair.active_at < Time::from_us(dies_after + 5_000), "{}", pair.active_at);
         prop_assert_eq!(in_flight(&pair), [0, 0]);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(20))]
+
+    // [I13] [F6.sack-256]
+    #[test]
+    fn no_more_is_in_flight_than_one_vector_describes(
+        config in config(),
+        messages in 300..1500u32,
+        lost in 0..100u64,
+        seed in any::<u64>(),
+    ) {
+        // Windows count bytes, and these are few.
+        let config = MetaRoceConfig { paths_per_plane: 1, hints: Hints::Window, ..config };
+        let mut draw = pair::schedule::draws(seed);
+        let mut pair = pair_with(&config, 1, DELAY);
+        pair.fate(move |_| if draw() < lost { Fate::Lost } else { Fate::Arrives });
+        let most = std::rc::Rc::new(std::cell::Cell::new(0));
+        let found = std::rc::Rc::clone(&most);
+        pair.watch(move |_, ends| {
+            let in_flight = look(&ends[0]).map_or(0, |(connection, _)| connection.in_flight);
+            found.set(in_flight.max(found.get()));
+        });
+        (0..messages).for_each(|k| pair.post(0, write(k, 0, u64::from(k), 1)));
+        pair.run();
+        check_reach(&pair)?;
+        check_numbers(&pair)?;
+        prop_assert_eq!(pair.succeeded(0, CompletionKind::Sent).len(), messages as usize);
+        // A byte each, but for probes.
+        let probes = pair.ends[0].counters().probes;
+        prop_assert!(most.get() >= 256 && most.get() <= 256 + 63 * probes, "{} in flight", most.get());
     }
 }

@@ -130,13 +130,33 @@ enum Check {
     /// That many packets begin in the span; `None`: at least one.
     Packets(Span, Option<usize>, Pattern),
     /// One completion of this name, then.
-    Completion { span: Span, end: usize, kind: CompletionKind, id: u32, status: CompletionStatus, imm: Option<u32> },
+    Completion {
+        span: Span,
+        end: usize,
+        kind: CompletionKind,
+        id: u32,
+        status: CompletionStatus,
+        imm: Option<u32>,
+    },
     /// All completions of a kind, in order.
     Completions(usize, CompletionKind, Vec<(u32, CompletionStatus)>),
     Counter(Option<usize>, String, Comparison, u64),
-    Placed { end: usize, at: u64, len: u64, from: u64 },
-    Untouched { end: usize, at: u64, len: u64 },
-    Cell { end: usize, at: u64, value: u64 },
+    Placed {
+        end: usize,
+        at: u64,
+        len: u64,
+        from: u64,
+    },
+    Untouched {
+        end: usize,
+        at: u64,
+        len: u64,
+    },
+    Cell {
+        end: usize,
+        at: u64,
+        value: u64,
+    },
     /// Nothing is unfinished at the end.
     Idle(usize),
     /// Nothing happens later.

@@ -335,9 +335,9 @@ const STATUSES: [(&str, CompletionStatus); 7] = [
 
 fn status_of(word: &str) -> Parsed<CompletionStatus> {
     let found = STATUSES.iter().find(|(name, _)| *name == word);
-    found.map(|(_, status)| *status).ok_or_else(|| {
-        format!("{word} is no status; allowed: {}", STATUSES.map(|(name, _)| name).join(" "))
-    })
+    found
+        .map(|(_, status)| *status)
+        .ok_or_else(|| format!("{word} is no status; allowed: {}", STATUSES.map(|(name, _)| name).join(" ")))
 }
 
 fn comparison(line: &mut Words) -> Parsed<Comparison> {
