@@ -69,6 +69,7 @@ const READ_DEPTH: usize = 16;
 
 impl OutStream {
     fn must_wait(&self, request: &WorkRequest) -> bool {
+        // [I9]
         request.fence && !self.asked.is_empty() || request.opcode.is_request() && self.asked.len() >= READ_DEPTH
     }
 }
@@ -300,6 +301,7 @@ impl Outbox {
     pub fn acknowledge(&mut self, message: u32, mut complete: impl FnMut(Ended, CompletionStatus)) {
         let index = message.wrapping_sub(self.base) as usize;
         let Some(entry) = self.messages.get_mut(index).filter(|m| m.packets > 0) else { return };
+        // [I10]
         entry.unacked -= 1;
         if entry.unacked == 0 {
             let (opcode, stream) = (entry.request.opcode, entry.request.stream);
@@ -312,11 +314,13 @@ impl Outbox {
 
     fn complete(&mut self, id: StreamId, complete: &mut impl FnMut(Ended, CompletionStatus)) {
         let stream = &mut self.streams[id.index()];
+        // [I6]
         while let Some(&first) = stream.open.front() {
             let candidate = &self.messages[(first - self.base) as usize];
             if candidate.unacked > 0 {
                 return;
             }
+            // [I5]
             let status = match stream.failed {
                 Some((at, why)) if first == at => why,
                 Some((at, _)) if first > at => CompletionStatus::Flushed,

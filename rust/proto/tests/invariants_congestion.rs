@@ -169,6 +169,45 @@ proptest! {
         prop_assert!(bytes.len() == planes && least.zip(most).is_some_and(|(l, m)| m * 98 <= l * 100), "{:?}", bytes);
     }
 
+    // [F4.share-of-window] [I29]
+    #[test]
+    fn planes_share_a_window_that_is_too_small_for_them(
+        planes in 2..5usize,
+        paths_per_plane in 1..9u32,
+        share in 5..50u32,
+    ) {
+        let config = MetaRoceConfig { paths_per_plane, hint_target_percent: share, hint_headroom_percent: 0, ..MetaRoceConfig::default() };
+        let mut pair = flow(&config, planes, 4_000, |_, _| Fate::Arrives);
+        pair.run_until(Time::from_us(150));
+        let bytes = bytes_between(&pair, Time::from_us(30), Time::from_us(150));
+        let (least, most) = (bytes.values().min(), bytes.values().max());
+        let full = RATE.bytes_in(Time::from_us(120)).0;
+        prop_assert!(bytes.values().all(|bytes| bytes * 100 < full * 80), "the window limits: {:?}", bytes);
+        prop_assert!(bytes.len() == planes && least.zip(most).is_some_and(|(l, m)| m * 80 <= l * 100), "{:?}", bytes);
+    }
+
+    // [F10.one-controller] [F10.state-of-a-pair]
+    #[test]
+    fn streams_share_the_window_and_the_paths_of_their_connection(
+        paths_per_plane in 1..9u32,
+        planes in 1..5usize,
+        streams in 1..200u16,
+    ) {
+        let config = MetaRoceConfig { paths_per_plane, ..MetaRoceConfig::default() };
+        let mut pair = pair_with(&config, planes, DELAY);
+        for stream in 0..streams {
+            pair.post(0, write(stream.into(), stream, u64::from(stream) * 10 * MTU, 10 * MTU));
+        }
+        pair.run_until(Time::from_us(1));
+        let (connection, paths) = look(&pair.ends[0]).expect("it has posted");
+        prop_assert_eq!(paths.len(), paths_per_plane as usize * planes);
+        prop_assert!(connection.in_flight <= connection.window.max(MTU));
+        pair.run();
+        let mut done = pair.succeeded(0, CompletionKind::Sent);
+        done.sort_unstable();
+        prop_assert_eq!(done, (0..u32::from(streams)).collect::<Vec<_>>());
+    }
+
     // [I22] [F8.hint-is-share] [F8.hint-in-every-ack]
     #[test]
     fn hints_to_the_only_sender_are_the_target_and_no_more(

@@ -61,6 +61,7 @@ impl PathLedger {
             self.newest = verdict;
         } else if pps == self.max {
             // A copy: what was placed stays placed.
+            // [F6.refusal-is-a-hole] [I12]
             self.newest = if self.newest == Verdict::Placed { self.newest } else { verdict };
         } else if placed && self.max - pps <= 256 {
             let k = self.max - pps - 1;

@@ -25,6 +25,7 @@ impl MetaRoce {
         let connection = self.connections.get_mut(id.index())?;
         let placed = if connection.failed {
             Placed::Refused(Verdict::PeerFailed)
+        // [F9.nothing-else-harms]
         } else if envelope.trimmed {
             Placed::Refused(Verdict::Trimmed)
         } else if segment.opcode == Opcode::Response {
@@ -113,6 +114,7 @@ impl MetaRoce {
                 placement = Some(fresh);
             }
             Placed::Taken => {}
+            // [I3]
             Placed::Duplicate => self.counters.duplicates += 1,
             Placed::Refused(why) => {
                 verdict = why;
@@ -141,6 +143,7 @@ impl MetaRoce {
             _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
         };
         connection.untold += 1;
+        // [F6.ack-coalesced]
         let patient = verdict == Verdict::Placed
             && header.sending == Sending::First
             && noted == Noted::default()

@@ -35,6 +35,7 @@ impl MetaRoce {
                 next = due;
                 break;
             }
+            // [I15] [I16]
             if now.since(connection.last_progress) >= dead_after {
                 self.fail(id, CompletionStatus::RetryExceeded);
                 return;
@@ -44,6 +45,7 @@ impl MetaRoce {
         let connection = &self.connections[id];
         let stranded = usize::from(connection.paths_down) == connection.paths.len() && !connection.outbox.is_idle();
         if connection.in_flight == 0 && (stranded || connection.outbox.awaits_answer()) {
+            // [I15]
             // Nothing of ours can expire, and still it must end.
             let end = connection.last_progress + dead_after;
             if now >= end {
@@ -110,6 +112,7 @@ impl MetaRoce {
         self.counters.timer_detections += 1;
         self.counts.count(id, index, |c| c.lost_tail += 1);
         self.counters.timeouts += u64::from(path.expiries >= 2);
+        // [F5.down-after-expiries] [F5.failure-is-not-congestion]
         if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
         }
@@ -126,6 +129,7 @@ impl MetaRoce {
         let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
         let connection = &self.connections[id];
         let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
+        // [F5.plane-down-with-half]
         if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
             own.for_each(|sibling| self.leave(now, id, sibling));
         }
@@ -134,6 +138,7 @@ impl MetaRoce {
     fn leave(&mut self, now: Time, id: usize, index: usize) {
         let stride = self.shape.paths_per_plane as u16 + 1;
         let connection = &mut self.connections[id];
+        // [I16]
         // The last path stays: its last-resort timer keeps trying.
         let last = usize::from(connection.paths_down) + 1 == connection.paths.len();
         if last || connection.paths[index].state != PathState::Up {
@@ -155,6 +160,7 @@ impl MetaRoce {
     fn abandon(&mut self, id: usize, index: usize) {
         let plane = index / self.shape.paths_per_plane;
         let connection = &mut self.connections[id];
+        // [I28]
         while connection.paths[index].flight.first != NIL {
             let sent = connection.land(&mut self.flight, index);
             connection.lose_to_any(&sent);
@@ -206,6 +212,7 @@ impl MetaRoce {
             if path.state != PathState::Down {
                 continue;
             }
+            // [F5.probe-revives] [I17]
             if path.moment <= now {
                 self.send_probe(now, id, index);
             }
