@@ -23,6 +23,8 @@ pub struct PathLedger {
     newest: Verdict,
     /// The last packet was marked.
     marked: bool,
+    /// Packets since the last acknowledgement that reported this path.
+    untold: u8,
 }
 
 /// What a packet was to its path.
@@ -68,6 +70,7 @@ impl PathLedger {
             self.bits[(k >> 6) as usize] |= 1 << (k & 63);
         }
         self.arrived += 1;
+        self.untold = self.untold.saturating_add(1);
         self.ce += u32::from(marked);
         Some(noted)
     }
@@ -104,6 +107,16 @@ impl PathLedger {
     /// Highest number seen.
     pub const fn max(&self) -> u32 {
         self.max
+    }
+
+    /// Packets that no acknowledgement has reported.
+    pub const fn untold(&self) -> u8 {
+        self.untold
+    }
+
+    /// An acknowledgement leaves that reports this path.
+    pub const fn tell(&mut self) {
+        self.untold = 0;
     }
 
     /// What became of the highest number seen.

@@ -148,9 +148,12 @@ impl MetaRoce {
             && header.sending == Sending::First
             && noted == Noted::default()
             && !placement.is_some_and(|p| p.message_done)
-            && u32::from(connection.untold) < self.config.ack_every;
+            && u32::from(connection.untold) < self.config.ack_every
+            // Else the count of all could fall on the same paths for ever.
+            && u32::from(ledger.untold()) < 2 * self.config.ack_every;
         if !patient {
             connection.untold = 0;
+            ledger.tell();
             let (serial, serials) = connection.placed.parts();
             let ack = MrAck {
                 sack: ledger.sack(),
