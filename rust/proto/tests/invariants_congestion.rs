@@ -30,7 +30,7 @@ fn flow(
 /// Payload bytes that begin in `[from, to)`, by plane.
 fn bytes_between(pair: &Pair, from: Time, to: Time) -> BTreeMap<PlaneId, u64> {
     let mut bytes = BTreeMap::new();
-    for (at, packet) in pair.log.iter().filter(|(at, _)| *at >= from && *at < to) {
+    for (_, packet) in pair.log.iter().filter(|(at, _)| *at >= from && *at < to) {
         if let Some(data) = data(packet) {
             *bytes.entry(packet.envelope.plane).or_default() += u64::from(data.segment.len);
         }

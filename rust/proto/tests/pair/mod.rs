@@ -33,6 +33,9 @@ pub enum Fate {
     Trimmed,
 }
 
+/// Decides on each packet when it leaves.
+type Script = Box<dyn FnMut(Time, &Packet) -> Fate>;
+
 /// Looks at both ends after each event.
 type Watch = Box<dyn FnMut(Time, &[Endpoint; 2])>;
 
@@ -69,7 +72,7 @@ pub struct Pair {
     busy: [Vec<bool>; 2],
     queue: BinaryHeap<Reverse<(Time, usize)>>,
     events: Vec<Option<Event>>,
-    fate: Box<dyn FnMut(Time, &Packet) -> Fate>,
+    fate: Script,
     watch: Option<Watch>,
 }
 
