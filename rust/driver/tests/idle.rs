@@ -107,7 +107,7 @@ fn arrival(net: &Net, to: u32, departures: &[(u64, u64)]) -> u64 {
 }
 
 /// When the first acknowledgement is back: the second packet to arrive sets it off, or the only one
-/// that the start window allows. It is alone on its way.
+/// that the start window allows, or the end of the first one's wait. It is alone on its way.
 fn first_acknowledgement(net: &Net, to: u32, bytes: u64, start: u64) -> u64 {
     let every = default("metaroce", "ack_every").min(start).min(bytes.div_ceil(MTU)) as usize;
     let mut arrivals = Vec::new();
@@ -121,7 +121,8 @@ fn first_acknowledgement(net: &Net, to: u32, bytes: u64, start: u64) -> u64 {
         }
     }
     arrivals.sort_unstable();
-    (0..hops(net, to)).fold(arrivals[every - 1], |at, _| Link::new(net).send(at, METAROCE_ACK))
+    let waited = arrivals[0] + default("metaroce", "ack_delay_ps");
+    (0..hops(net, to)).fold(arrivals[every - 1].min(waited), |at, _| Link::new(net).send(at, METAROCE_ACK))
 }
 
 /// Free ports pull packet after packet; only the first few before the first acknowledgement.

@@ -45,6 +45,7 @@ impl Endpoint {
         each!(&mut self.transport, t => t.bind(connection, remote));
     }
 
+    // [F11.verbs]
     /// Posts a work request. On a stream that has failed it is flushed.
     ///
     /// # Errors
@@ -78,9 +79,6 @@ impl Endpoint {
 
     /// A packet for this host has arrived. The answer says what to copy into its memory.
     pub fn handle_packet(&mut self, now: Time, envelope: &Envelope, body: &Body) -> Option<Placement> {
-        if envelope.trimmed {
-            return None;
-        }
         each!(&mut self.transport, t => t.handle_packet(now, (envelope, body), &self.regions))
     }
 
@@ -115,6 +113,7 @@ impl Endpoint {
         each!(&mut self.transport, t => t.answer_atomic(atomic, before));
     }
 
+    // [F11.extensions]
     /// Takes `plane` out of use for a connection, or back into it (F11: an extension call). What is on
     /// its way there is sent on other planes.
     ///

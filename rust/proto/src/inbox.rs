@@ -49,6 +49,8 @@ struct InStream {
     receives: VecDeque<ReceiveRequest>,
     /// The first message that was refused for good, and why: earlier ones still complete.
     failed: Option<(u32, Verdict)>,
+    /// The receive of that message has been reported.
+    told: bool,
 }
 
 /// Messages of one connection on their way in.
@@ -123,7 +125,9 @@ impl Inbox {
     /// Takes one segment, and the immediate data of its message.
     pub fn place(&mut self, segment: &Segment, imm: u32, regions: &Regions, mut effect: impl FnMut(Effect)) -> Placed {
         let (mtu, src) = (u64::from(self.mtu), self.peer);
+        // [F1.no-head-of-line-blocking]
         let stream = self.stream(segment.stream);
+        // [I4]
         if segment.message < stream.base {
             return Placed::Duplicate;
         }
@@ -138,6 +142,7 @@ impl Inbox {
         };
         let packets = segment.message_len.div_ceil(mtu).max(1) as u32;
         let message = stream.message(segment.message, || InMessage::new(packets, segment.opcode, segment.message_len));
+        // [I3]
         if !message.arrived.insert(segment.packet) {
             return Placed::Duplicate;
         }
@@ -147,6 +152,7 @@ impl Inbox {
         if message_done {
             stream.advance(segment.stream, &mut effect);
         }
+        // [F1.placed-on-arrival] [I1]
         Placed::Fresh(Placement {
             src,
             source: segment.source,
@@ -182,6 +188,7 @@ impl Inbox {
             return Placed::Refused(Verdict::AccessError);
         };
         let message = stream.message(request.message, || InMessage::new(1, request.opcode, 0));
+        // [I8]
         if !message.arrived.insert(0) {
             return Placed::Duplicate;
         }
@@ -239,13 +246,16 @@ impl InStream {
         }
         if segment.opcode != Opcode::Send {
             let at = segment.address.checked_add(offset);
+            // [I2]
             let address = at.and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len), Access::WRITE));
             return address.ok_or(Placed::Refused(Verdict::AccessError));
         }
+        // [F2.index-on-stream] [I4]
         let Some(index) = segment.key.checked_sub(self.receive_base) else {
             return Err(Placed::Duplicate);
         };
         match self.receives.get(index as usize) {
+            // [F2.send-waits-for-receive]
             None => Err(Placed::Refused(Verdict::NotReady)),
             Some(receive) if segment.message_len > receive.len => Err(Placed::Refused(Verdict::LengthError)),
             Some(receive) => Ok(receive.local + offset),
@@ -261,6 +271,7 @@ impl InStream {
     /// A packet of message `refused` was refused for good: nothing from that message on completes.
     fn fail(&mut self, refused: &Segment, why: Verdict, effect: &mut impl FnMut(Effect)) {
         if self.failed.is_none_or(|(first, _)| refused.message < first) {
+            // [I5]
             self.failed = Some((refused.message, why));
             self.advance(refused.stream, effect);
         }
@@ -281,6 +292,7 @@ impl InStream {
 
     /// Completes messages at the front, as far as they have arrived.
     fn advance(&mut self, id: StreamId, effect: &mut impl FnMut(Effect)) {
+        // [I6] [I7]
         while let Some(&InMessage { missing: 0, opcode, len, imm, .. }) = self.messages.front() {
             if self.refusal(self.base).is_some() {
                 break;
@@ -303,10 +315,11 @@ impl InStream {
             && first <= self.base
         {
             for (position, receive) in self.receives.drain(..).enumerate() {
-                let own = position == 0 && why == Verdict::LengthError;
+                let own = position == 0 && why == Verdict::LengthError && !self.told;
                 let status = if own { CompletionStatus::LengthError } else { CompletionStatus::Flushed };
                 effect(Effect::Flushed(receive, status));
             }
+            self.told = true;
         }
     }
 }

@@ -69,6 +69,7 @@ const READ_DEPTH: usize = 16;
 
 impl OutStream {
     fn must_wait(&self, request: &WorkRequest) -> bool {
+        // [I9]
         request.fence && !self.asked.is_empty() || request.opcode.is_request() && self.asked.len() >= READ_DEPTH
     }
 }
@@ -300,6 +301,7 @@ impl Outbox {
     pub fn acknowledge(&mut self, message: u32, mut complete: impl FnMut(Ended, CompletionStatus)) {
         let index = message.wrapping_sub(self.base) as usize;
         let Some(entry) = self.messages.get_mut(index).filter(|m| m.packets > 0) else { return };
+        // [I10]
         entry.unacked -= 1;
         if entry.unacked == 0 {
             let (opcode, stream) = (entry.request.opcode, entry.request.stream);
@@ -312,11 +314,13 @@ impl Outbox {
 
     fn complete(&mut self, id: StreamId, complete: &mut impl FnMut(Ended, CompletionStatus)) {
         let stream = &mut self.streams[id.index()];
+        // [I6]
         while let Some(&first) = stream.open.front() {
             let candidate = &self.messages[(first - self.base) as usize];
             if candidate.unacked > 0 {
                 return;
             }
+            // [I5]
             let status = match stream.failed {
                 Some((at, why)) if first == at => why,
                 Some((at, _)) if first > at => CompletionStatus::Flushed,
@@ -404,6 +408,11 @@ impl Outbox {
         self.messages.is_empty()
     }
 
+    /// Whether the peer owes an answer.
+    pub fn awaits_answer(&self) -> bool {
+        self.streams.iter().any(|stream| !stream.asked.is_empty())
+    }
+
     /// Whether `message` is still being sent: not over, and its stream has not failed.
     #[inline]
     pub fn is_open(&self, message: u32) -> bool {
@@ -414,23 +423,31 @@ impl Outbox {
     /// those before it.
     pub fn refuse(&mut self, message: u32, why: CompletionStatus, mut complete: impl FnMut(Ended, CompletionStatus)) {
         let Some(&OutMessage { request, sequence, .. }) = self.get(message) else { return };
-        let stream = &mut self.streams[request.stream.index()];
-        if request.opcode == Opcode::Response || stream.failed.is_some_and(|(first, _)| first < message) {
-            return;
+        if request.opcode == Opcode::Response {
+            // Nobody waits for it any more.
+            self.drop_message(message);
+        } else {
+            let stream = &mut self.streams[request.stream.index()];
+            if stream.failed.is_some_and(|(first, _)| first < message) {
+                return;
+            }
+            stream.failed = Some((message, why));
+            stream.asked.retain(|&number, _| number < sequence);
+            let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
+            over.into_iter().for_each(|number| self.drop_message(number));
+            self.flush(request.stream, &mut complete);
         }
-        stream.failed = Some((message, why));
-        stream.asked.retain(|&number, _| number < sequence);
-        let over: Vec<u32> = stream.open.iter().copied().filter(|&number| number >= message).collect();
-        for number in over {
-            let unsent = self.unsent_of(number);
-            self.unsent -= unsent;
-            self.posted -= unsent;
-            let entry = &mut self.messages[(number - self.base) as usize];
-            (entry.packets, entry.unacked) = (0, 0);
-        }
-        self.flush(request.stream, &mut complete);
         self.shed();
         self.skip_failed();
+    }
+
+    /// Sends no more of a message.
+    fn drop_message(&mut self, number: u32) {
+        let unsent = self.unsent_of(number);
+        self.unsent -= unsent;
+        self.posted -= unsent;
+        let entry = &mut self.messages[(number - self.base) as usize];
+        (entry.packets, entry.unacked) = (0, 0);
     }
 
     /// Reports what can be said of a stream that has failed.

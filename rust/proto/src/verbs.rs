@@ -237,6 +237,7 @@ impl Regions {
     /// do `what` there.
     pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64, what: Access) -> Option<u64> {
         let region = self.regions.get(rkey.index())?;
+        // [I2]
         let inside = offset <= region.len && len <= region.len - offset;
         (inside && region.access.allows(what)).then(|| region.base + offset)
     }

@@ -215,7 +215,7 @@ fn identical_runs_are_identical() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    // [F1.own-destination] [F2.write-carries-address] [F6.own-sequence] [I1] [I3] [I5] [I6] [I12]
+    // [F1.own-destination] [F2.write-carries-address] [F6.own-sequence] [F9.nothing-else-needed] [I1] [I3] [I5] [I6] [I12]
     #[test]
     fn loss_never_loses_or_repeats_a_byte(
         messages in prop::collection::vec(message(), 1..25),

@@ -23,10 +23,12 @@ impl MetaRoce {
         if connection.failed {
             return;
         }
+        // [I27]
         if path.epoch == ack.epoch && path.state == PathState::Up {
             self.take_path_report(now, id, ack);
         }
         let connection = &mut self.connections[id];
+        // [F6.ack-names-serials]
         let (max, mut fresh) = connection.landed.learn(&Serials::of(ack.serial, ack.serials));
         while fresh != 0 {
             self.land_serial(now, id, max.wrapping_sub(fresh.trailing_zeros()));
@@ -90,6 +92,7 @@ impl MetaRoce {
                 let k = behind as u32 - 1;
                 k < 256 && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
             };
+            // [F6.gap-threshold]
             if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {
                 // It may still be on its way, on a fabric that reorders inside a path.
                 break;
@@ -102,6 +105,7 @@ impl MetaRoce {
             } else if newest && ack.verdict != Verdict::Trimmed {
                 refused = Some(sent);
             } else {
+                // [F6.gap-is-loss] [F6.exactly-the-missing] [F6.at-once] [I11]
                 // A path is FIFO: a later number has arrived, so this one is lost (F6).
                 lost += 1;
                 connection.lose(&sent, plane, self.config.same_path_attempts);
@@ -133,6 +137,7 @@ impl MetaRoce {
 
     /// A Send found no receive: later again, less and less often, and not for ever.
     fn wait_for_receiver(&mut self, now: Time, id: usize, sent: &Sent) {
+        // [F2.send-waits-for-receive]
         let doubled = |attempt: u32| self.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
         let waited: u64 = (0..u32::from(sent.attempts)).map(doubled).fold(0, u64::saturating_add);
         if waited >= self.config.dead_after_ps || sent.attempts == u8::MAX {
@@ -218,6 +223,7 @@ impl MetaRoce {
         };
         let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
         let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
+        // [F8.hint-as-window]
         connection.window = (granted + mtu).min(self.window_cap);
         // Less than a packet a round trip cannot be said by a window: one packet at a time, paced.
         connection.pace =

@@ -3,9 +3,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{
-    ConnId, Envelope, HostId, PathHeader, PlaneId, RateHint, Stamp, StreamId, Time, Verdict, prefetch,
-};
+use metaroce_wire::{ConnId, Envelope, HostId, PathHeader, PlaneId, RateHint, Stamp, StreamId, Time, prefetch};
 
 use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
@@ -37,7 +35,6 @@ pub struct Report {
     pub header: PathHeader,
     pub entropy: u16,
     pub plane: PlaneId,
-    pub verdict: Verdict,
     /// The share that goes with it.
     pub hint: RateHint,
     pub arrived: Stamp,
@@ -93,6 +90,7 @@ pub struct Connection {
     pub plane_window: [u32; MAX_PLANES],
     /// Sum of `plane_window`.
     pub all_windows: u32,
+    // [F3.connection-has-paths]
     /// All paths, plane by plane; none before the first message is posted.
     pub paths: Box<[SendPath]>,
     /// What of ours is known to be placed.
@@ -185,6 +183,7 @@ impl Connection {
         let path = |i: usize| {
             let at = (i / shape.paths_per_plane, i % shape.paths_per_plane);
             let port = match config.entropies {
+                // [F3.consecutive-ports]
                 Entropies::Consecutive => hash.wrapping_add(at.1 as u16),
                 Entropies::Hashed => (u64::from(self.hash) << 16 | i as u64).wrapping_mul(HASH).wrapping_shr(48) as u16,
             };
@@ -246,6 +245,7 @@ impl Connection {
     /// share it in proportion to their path windows, or whichever port asks first would get it all.
     #[inline]
     fn has_share(&self, plane: usize) -> bool {
+        // [F4.share-of-window] [I29]
         let taken = u64::from(self.plane_in_flight[plane]) * u64::from(self.all_windows);
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
@@ -262,6 +262,7 @@ impl Connection {
         if open == 0 || !self.has_share(plane) {
             return None;
         }
+        // [F3.packet-spray] [F8.marks-steer]
         let index = match spray {
             Spray::RoundRobin | Spray::Oblivious => None,
             Spray::Weighted => self.emptiest(plane * paths_per_plane, open),
@@ -304,6 +305,7 @@ impl Connection {
 
     /// A packet of `plane` is lost: back to its path, or to any after `same_path` attempts.
     pub fn lose(&mut self, sent: &Sent, plane: usize, same_path: u32) {
+        // [I18]
         if u32::from(sent.attempts) >= same_path {
             self.lose_to_any(sent);
         } else if self.outbox.is_open(sent.piece.message) {
@@ -333,6 +335,7 @@ impl Connection {
             path.packets -= 1;
         }
         self.plane_in_flight[path.plane as usize] -= sent.len;
+        // [I14]
         self.in_flight -= u64::from(sent.len);
         sent
     }

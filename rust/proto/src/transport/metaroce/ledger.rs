@@ -3,6 +3,8 @@
 //! It is anchored at the highest sequence number seen, so that numbers given up by the sender need
 //! no message to move on. It decides nothing about messages.
 
+use metaroce_wire::Verdict;
+
 /// Bits of the selective acknowledgement (F6).
 pub const SACK_BITS: u32 = 256;
 
@@ -17,10 +19,12 @@ pub struct PathLedger {
     arrived: u32,
     ce: u32,
     epoch: u8,
-    /// `max` itself was refused: it becomes a hole.
-    refused: bool,
+    /// What became of `max` itself. Refused, it becomes a hole.
+    newest: Verdict,
     /// The last packet was marked.
     marked: bool,
+    /// Packets since the last acknowledgement that reported this path.
+    untold: u8,
 }
 
 /// What a packet was to its path.
@@ -33,10 +37,11 @@ pub struct Noted {
 }
 
 impl PathLedger {
-    /// Notes packet `pps` of `epoch`, which was `placed` or refused. `None` if the epoch is over: the
+    /// Notes packet `pps` of `epoch`, which was placed or refused. `None` if the epoch is over: the
     /// ledger stays as it is.
     #[inline]
-    pub fn note(&mut self, epoch: u8, pps: u32, marked: bool, placed: bool) -> Option<Noted> {
+    pub fn note(&mut self, epoch: u8, pps: u32, marked: bool, verdict: Verdict) -> Option<Noted> {
+        let placed = verdict == Verdict::Placed;
         if epoch != self.epoch {
             if (epoch.wrapping_sub(self.epoch) as i8) < 0 {
                 return None;
@@ -51,18 +56,21 @@ impl PathLedger {
         self.marked = marked;
         if first {
             self.max = pps;
-            self.refused = !placed;
+            self.newest = verdict;
         } else if pps > self.max {
             self.advance(pps - self.max);
             self.max = pps;
-            self.refused = !placed;
-        } else if placed && pps == self.max {
-            self.refused = false;
+            self.newest = verdict;
+        } else if pps == self.max {
+            // A copy: what was placed stays placed.
+            // [F6.refusal-is-a-hole] [I12]
+            self.newest = if self.newest == Verdict::Placed { self.newest } else { verdict };
         } else if placed && self.max - pps <= 256 {
             let k = self.max - pps - 1;
             self.bits[(k >> 6) as usize] |= 1 << (k & 63);
         }
         self.arrived += 1;
+        self.untold = self.untold.saturating_add(1);
         self.ce += u32::from(marked);
         Some(noted)
     }
@@ -71,7 +79,7 @@ impl PathLedger {
     /// Moves the anchor up by `steps`, at least 1.
     #[inline]
     fn advance(&mut self, steps: u32) {
-        let own = u64::from(!self.refused);
+        let own = u64::from(self.newest == Verdict::Placed);
         if steps == 1 {
             let [a, b, c, d] = self.bits;
             self.bits = [a << 1 | own, b << 1 | a >> 63, c << 1 | b >> 63, d << 1 | c >> 63];
@@ -99,6 +107,21 @@ impl PathLedger {
     /// Highest number seen.
     pub const fn max(&self) -> u32 {
         self.max
+    }
+
+    /// Packets that no acknowledgement has reported.
+    pub const fn untold(&self) -> u8 {
+        self.untold
+    }
+
+    /// An acknowledgement leaves that reports this path.
+    pub const fn tell(&mut self) {
+        self.untold = 0;
+    }
+
+    /// What became of the highest number seen.
+    pub const fn newest(&self) -> Verdict {
+        self.newest
     }
 
     /// Cumulative CE marks.
@@ -135,7 +158,7 @@ mod tests {
             let (mut ledger, mut seen, mut pps) = (PathLedger::default(), BTreeSet::new(), 0);
             for step in steps {
                 pps += step - 1;
-                ledger.note(0, pps, false, true);
+                ledger.note(0, pps, false, Verdict::Placed);
                 seen.insert(pps);
                 for k in 0..256u32 {
                     let bit = ledger.sack()[(k >> 5) as usize] >> (k & 31) & 1;
@@ -152,20 +175,20 @@ mod tests {
     #[test]
     fn a_refused_packet_is_a_hole_as_soon_as_it_is_not_the_newest() {
         let mut ledger = PathLedger::default();
-        let note = |ledger: &mut PathLedger, pps, placed| ledger.note(0, pps, false, placed);
-        note(&mut ledger, 0, true);
-        note(&mut ledger, 1, false);
+        let note = |ledger: &mut PathLedger, pps, verdict| ledger.note(0, pps, false, verdict);
+        note(&mut ledger, 0, Verdict::Placed);
+        note(&mut ledger, 1, Verdict::NotReady);
         assert_eq!((ledger.max(), ledger.sack()[0]), (1, 0b1));
-        note(&mut ledger, 2, true);
-        note(&mut ledger, 5, true);
+        note(&mut ledger, 2, Verdict::Placed);
+        note(&mut ledger, 5, Verdict::Placed);
         assert_eq!((ledger.max(), ledger.sack()[0]), (5, 0b10100));
     }
 
     #[test]
     fn an_older_epoch_is_not_noted() {
         let mut ledger = PathLedger::default();
-        assert!(ledger.note(1, 0, false, true).is_some());
-        assert!(ledger.note(0, 7, true, true).is_none());
+        assert!(ledger.note(1, 0, false, Verdict::Placed).is_some());
+        assert!(ledger.note(0, 7, true, Verdict::Placed).is_none());
         assert_eq!((ledger.max(), ledger.ce()), (0, 0));
     }
 }

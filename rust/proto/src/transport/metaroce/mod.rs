@@ -79,6 +79,7 @@ impl MetaRoce {
         let plane_bdp = widest.bytes_in(environment.base_rtt).0;
         let mtu = u64::from(config.mtu);
         let paths_per_plane = match config.paths_per_plane {
+            // [F3.path-for-each-route]
             // One for each route, or equally many where it takes more SACK vectors to describe what is in flight.
             0 => {
                 let routes = u64::from(environment.routes.clamp(1, 64));
@@ -96,6 +97,7 @@ impl MetaRoce {
             cap: max_path_window,
         };
         let controller = Controller::new(config, place);
+        // [I26]
         let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
         let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
         let shape = Shape {

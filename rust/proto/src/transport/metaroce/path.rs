@@ -35,6 +35,7 @@ impl Variation {
     }
 }
 
+// [F5.state-of-a-path]
 /// A path: one cache line.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
@@ -120,7 +121,9 @@ impl SendPath {
     pub fn is_open(&self, mtu: u32, only: bool, spray: Spray) -> bool {
         let roomy = self.in_flight + mtu <= self.cwnd || spray == Spray::Oblivious;
         self.state == PathState::Up
+            // [I13] [I19]
             && (self.in_flight == 0 || roomy && self.packets < 256)
+            // [F5.slow-path-stalls-nobody]
             && (self.expiries == 0 || only)
     }
 
@@ -170,6 +173,7 @@ impl SendPath {
             base_rtt: self.base_rtt,
             paths: acked.paths,
             round_over,
+            // [F8.mark-trims-its-path] [I20]
             may_cut: !self.cut,
             used: 2 * u64::from(self.in_flight + bytes) >= u64::from(self.cwnd),
         };
@@ -204,6 +208,7 @@ impl SendPath {
     /// from the third expiry in a row on (the last-resort timer). `eager`: where losses happen and nothing is
     /// left to send, no acknowledgement is held back and a needless resend takes little: half the doubt will do.
     pub fn tail_timeout(&self, config: &MetaRoceConfig, variation: Variation, eager: bool) -> Time {
+        // [F6.tail-timer] [I17]
         let deviations = u64::from(config.tail_var_multiple) * u64::from(variation.0);
         let doubt = (deviations << TICK_SHIFT) + config.tail_slack_ps;
         let srtt = u64::from(self.srtt) << TICK_SHIFT;
@@ -226,6 +231,7 @@ impl SendPath {
     /// Leaves the route (F3): new entropy, new epoch with its own numbers, probe soon.
     pub fn go_down(&mut self, now: Time, stride: u16) {
         self.leave_for(PathState::Down);
+        // [F3.port-may-change]
         self.entropy = 0xC000 | (self.entropy.wrapping_add(stride) & 0x3FFF);
         self.moment = now;
     }
@@ -233,6 +239,7 @@ impl SendPath {
     /// Out of use as `state` says; with a new epoch, in which numbers and counts begin again.
     pub fn leave_for(&mut self, state: PathState) {
         self.state = state;
+        // [F3.epoch] [I12] [I27]
         self.epoch = self.epoch.wrapping_add(1);
         self.next_pps = 0;
         self.start_round(false);

@@ -27,6 +27,7 @@ impl MetaRoce {
         let connection = self.connections.get_mut(id.index())?;
         let placed = if connection.failed {
             Placed::Refused(Verdict::PeerFailed)
+        // [F9.nothing-else-harms]
         } else if envelope.trimmed {
             Placed::Refused(Verdict::Trimmed)
         } else if segment.opcode == Opcode::Response {
@@ -36,6 +37,7 @@ impl MetaRoce {
                     completions.push_back(Completion::of_request(id, &ended, status));
                 }
             });
+            connection.last_progress = now;
             if let Placed::Fresh(Placement { message_done: true, .. }) = placed {
                 let planes = self.all_planes();
                 self.wake(id.index(), planes);
@@ -114,6 +116,7 @@ impl MetaRoce {
                 placement = Some(fresh);
             }
             Placed::Taken => {}
+            // [I3]
             Placed::Duplicate => self.counters.duplicates += 1,
             Placed::Refused(why) => {
                 verdict = why;
@@ -131,7 +134,7 @@ impl MetaRoce {
             connection.ledgers = vec![PathLedger::default(); self.shape.planes * self.shape.paths_per_plane].into();
         }
         let ledger = connection.ledgers.get_mut(header.path as usize)?;
-        let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict == Verdict::Placed) else {
+        let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict) else {
             return placement;
         };
         if verdict == Verdict::Placed {
@@ -142,19 +145,16 @@ impl MetaRoce {
             _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
         };
         connection.untold += 1;
-        connection.pending = Report {
-            header: *header,
-            entropy: envelope.entropy,
-            plane: envelope.plane,
-            verdict,
-            hint,
-            arrived: Stamp::of(now),
-        };
+        connection.pending =
+            Report { header: *header, entropy: envelope.entropy, plane: envelope.plane, hint, arrived: Stamp::of(now) };
+        // [F6.ack-coalesced]
         let patient = verdict == Verdict::Placed
             && header.sending == Sending::First
             && noted == Noted::default()
             && !placement.is_some_and(|p| p.message_done)
-            && u32::from(connection.untold) < self.config.ack_every;
+            && u32::from(connection.untold) < self.config.ack_every
+            // Else the count of all could fall on the same paths for ever.
+            && u32::from(ledger.untold()) < 2 * self.config.ack_every;
         if !patient {
             self.send_ack(now, id);
         } else if connection.untold == 1 {
@@ -183,8 +183,9 @@ impl MetaRoce {
         let connection = &mut self.connections[id];
         connection.untold = 0;
         connection.acks = connection.acks.wrapping_add(1);
-        let Report { header, entropy, plane, verdict, hint, arrived } = connection.pending;
-        let Some(ledger) = connection.ledgers.get(header.path as usize) else { return };
+        let Report { header, entropy, plane, hint, arrived } = connection.pending;
+        let Some(ledger) = connection.ledgers.get_mut(header.path as usize) else { return };
+        ledger.tell();
         let (serial, serials) = connection.placed.parts();
         let ack = MrAck {
             sack: ledger.sack(),
@@ -196,7 +197,7 @@ impl MetaRoce {
             hint,
             path: header.path,
             epoch: header.epoch,
-            verdict: if header.pps == ledger.max() { verdict } else { Verdict::Placed },
+            verdict: ledger.newest(),
             serial,
             serials,
         };

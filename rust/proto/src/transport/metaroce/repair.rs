@@ -49,14 +49,27 @@ impl MetaRoce {
                 from = oldest.position + 1;
                 continue;
             }
+            // [I15] [I16]
             if now.since(connection.last_progress) >= dead_after {
                 self.fail(id, CompletionStatus::RetryExceeded);
                 return;
             }
             self.expire(now, id, oldest.sent_at, oldest.path);
         }
+        let connection = &self.connections[id];
+        let stranded = usize::from(connection.paths_down) == connection.paths.len() && !connection.outbox.is_idle();
+        if connection.in_flight == 0 && (stranded || connection.outbox.awaits_answer()) {
+            // [I15]
+            // Nothing of ours can expire, and still it must end.
+            let end = connection.last_progress + dead_after;
+            if now >= end {
+                self.fail(id, CompletionStatus::RetryExceeded);
+                return;
+            }
+            next = next.min(end);
+        }
         // Who has nothing to send needs no path: probing goes on with the next post.
-        if self.connections[id].paths_down > 0 && !self.connections[id].outbox.is_idle() {
+        if connection.paths_down > 0 && !connection.outbox.is_idle() {
             next = next.min(self.probe_paths(now, id));
         }
         if !self.connections[id].waiting.is_empty() {
@@ -114,6 +127,7 @@ impl MetaRoce {
         self.counters.timer_detections += 1;
         self.counts.count(id, index, |c| c.lost_tail += 1);
         self.counters.timeouts += u64::from(path.expiries >= 2);
+        // [F5.down-after-expiries] [F5.failure-is-not-congestion]
         if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
         }
@@ -130,6 +144,7 @@ impl MetaRoce {
         let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
         let connection = &self.connections[id];
         let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
+        // [F5.plane-down-with-half]
         if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
             own.for_each(|sibling| self.leave(now, id, sibling));
         }
@@ -138,6 +153,7 @@ impl MetaRoce {
     fn leave(&mut self, now: Time, id: usize, index: usize) {
         let stride = self.shape.paths_per_plane as u16 + 1;
         let connection = &mut self.connections[id];
+        // [I16]
         // The last path stays: its last-resort timer keeps trying.
         let last = usize::from(connection.paths_down) + 1 == connection.paths.len();
         if last || connection.paths[index].state != PathState::Up {
@@ -159,6 +175,7 @@ impl MetaRoce {
     fn abandon(&mut self, id: usize, index: usize) {
         let plane = index / self.shape.paths_per_plane;
         let connection = &mut self.connections[id];
+        // [I28]
         while connection.paths[index].flight.first != NIL {
             let sent = connection.land(&mut self.flight, index);
             connection.lose_to_any(&sent);
@@ -210,6 +227,7 @@ impl MetaRoce {
             if path.state != PathState::Down {
                 continue;
             }
+            // [F5.probe-revives] [I17]
             if path.moment <= now {
                 self.send_probe(now, id, index);
             }

@@ -29,15 +29,18 @@ impl MetaRoce {
             return None;
         }
         if connection.in_flight == 0 && now.since(connection.hint_at).0 > self.hint_life {
+            // [F8.small-start] [I23]
             // An old hint has no effect: start small again.
             connection.window = self.shape.start_window;
             connection.last_hint = RateHint::NONE;
             connection.pace = 0;
         }
+        // [F8.two-windows] [F10.one-controller] [I19]
         if connection.in_flight > 0 && connection.in_flight + u64::from(mtu) > connection.window {
             connection.blocked |= 1 << plane.0;
             return None;
         }
+        // [I25]
         if connection.pace > 0 && now < connection.paced_until {
             connection.blocked |= 1 << plane.0;
             connection.held_back = true;
@@ -69,6 +72,7 @@ impl MetaRoce {
         while connection.lost > 0 {
             // The slot of a lost packet in its path's window is its own: no window check here (F6:
             // it is resent at once).
+            // [F6.same-path] [F6.at-once] [I18]
             if let Some(resend) = connection.resend[plane].pop_front() {
                 connection.lost -= 1;
                 if connection.outbox.is_open(resend.piece.message) {
@@ -78,6 +82,7 @@ impl MetaRoce {
             }
             let lost = *connection.resend_anywhere.front()?;
             if connection.outbox.is_open(lost.piece.message) {
+                // [F6.elsewhere-in-the-end]
                 // Elsewhere: not the plane that keeps losing it, if there is another.
                 let same_plane = connection.paths[lost.path as usize].plane as usize == plane;
                 if same_plane && connection.other_plane_up(plane, paths_per_plane) {
@@ -138,9 +143,13 @@ impl MetaRoce {
         let index = what.path as usize;
         let path = &mut connection.paths[index];
         let pps = path.next_pps;
+        // [F6.own-sequence] [F6.new-number] [I12]
         path.next_pps += 1;
         path.in_flight += bytes;
         path.packets += 1;
+        // What the timer is armed for otherwise may be far off.
+        let first = connection.in_flight == 0;
+        // [I14]
         connection.in_flight += u64::from(bytes);
         connection.plane_in_flight[path.plane as usize] += bytes;
         let serial = connection.order.next_serial();
@@ -156,7 +165,7 @@ impl MetaRoce {
         };
         let entropy = path.entropy;
         // A timer that is far off stands for something else, a probe or a receiver that is not ready.
-        if connection.armed.since(now) > self.shape.base_rtt {
+        if first || connection.armed.since(now) > self.shape.base_rtt {
             let eager = now < self.lossy_until && !connection.outbox.has_unsent();
             let due = now + path.tail_timeout(&self.config, connection.variation, eager);
             self.arm(id, due);
@@ -165,6 +174,7 @@ impl MetaRoce {
         (header, entropy)
     }
 
+    // [F6.tail-probe] [I17]
     /// A packet without payload that makes gaps before it visible: it has a number on its path.
     pub(super) fn send_tail_probe(&mut self, now: Time, id: usize, index: usize) {
         let what = Resend { piece: Piece::PROBE, path: index as u16, attempts: 0 };

@@ -513,6 +513,9 @@ impl Transport for RoceV2 {
 
     fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
         let (envelope, body) = packet;
+        if envelope.trimmed {
+            return None;
+        }
         match body {
             Body::RoceData(data) => return self.handle_data(now, envelope.ecn, data, regions),
             Body::RoceAck(ack) => self.handle_ack(now, ack),

@@ -66,6 +66,7 @@ impl Aimd {
         let alpha = u32::from(marks.alpha);
         let alpha = (alpha - (alpha >> self.gain) + (share >> self.gain)).min(ALPHA_ONE);
         *marks = Marks { acked: 0, marked: 0, alpha: alpha as u16 };
+        // [F8.ecn-aimd] [F8.dctcp-cut]
         if marked > 0 {
             window - (u64::from(window) * u64::from(alpha) / u64::from(2 * ALPHA_ONE)) as u32
         } else if 2 * acked * self.mtu >= window {

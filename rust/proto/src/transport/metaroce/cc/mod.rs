@@ -131,6 +131,7 @@ impl Controller {
             State::Nscc(delay) => self.nscc.on_ack(delay, window, signal),
             State::Swift(fraction) => self.swift.on_ack(fraction, window, signal),
         };
+        // [I19]
         next.clamp(self.mtu, self.cap)
     }
 
@@ -139,6 +140,7 @@ impl Controller {
     /// most that NSCC cuts at once.
     #[inline]
     pub fn on_loss(&self, window: u32) -> u32 {
+        // [F8.loss-cuts-nothing] [I21]
         if self.cut_on_loss { (window / 2).max(self.mtu) } else { window }
     }
 }
