@@ -247,6 +247,8 @@ impl Simulation {
                 }
             START => {
                 self.execute(now, index as u32);
+                // It may be complete already.
+                self.start_ready(now);
                 let rank = self.engine.program().rank_of(index as u32);
                 self.settle(now, self.hosts_of_ranks[rank as usize] as usize);
             }

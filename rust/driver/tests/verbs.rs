@@ -212,6 +212,16 @@ fn an_unsignaled_success_is_marked_and_an_unsignaled_error_is_told() {
     assert_eq!(outcome.wqe_results, [ended(8, BYTES), ended(4, BYTES + 1)]);
 }
 
+#[test]
+fn what_waits_for_a_moment_starts_at_that_moment() {
+    let mut job = job();
+    job.ranks[0].push(Entry { start: 5_000_000, ..entry(NOOP, 0, 0, 0) });
+    job.ranks[0].push(Entry { deps: vec![0], ..entry(WRITE, 1, 0, BYTES) });
+    let (outcome, _) = run(&job, &spec(|_| {}));
+    assert_eq!((outcome.status, outcome.wqe_done[0]), (Status::Done, 5_000_000));
+    assert!(outcome.wqe_done[1] > 5_000_000);
+}
+
 // [F11.extensions]
 #[test]
 fn a_denied_plane_carries_nothing_of_that_side() {
