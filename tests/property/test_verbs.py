@@ -124,12 +124,10 @@ class Model:
 
 def check(model):
     placed = model.context.result.wqe_placed_ps
-    # [I1] [I2] [I3]
     for host, mr_ in enumerate(model.regions):
         known = ~model.unknown[host]
         assert np.array_equal(mr_.bytes[known], model.memory[host][known]), f"host {host}"
     for k in range(6):
-        # [I5] [I6]
         done = [(p, kind, end) for p, kind, end in model.sent[k] if p.wr.signaled or end != "ok"]
         status = {"ok": WC.SUCCESS, "bad": WC.REM_ACCESS_ERR, "flushed": WC.WR_FLUSH_ERR}
         assert [p.wc.status for p, _, _ in done] == [status[end] for _, _, end in done], f"queue pair {k}"
@@ -137,7 +135,6 @@ def check(model):
         assert times == sorted(times), f"queue pair {k}"
         silent = [p.wc for p, _, end in model.sent[k] if not p.wr.signaled and end == "ok"]
         assert silent == [None] * len(silent)
-        # [I10]
         for p, kind, end in done:
             if end == "ok" and kind not in ("flush",):
                 assert placed[p.index] <= p.wc.time_ps, f"wr_id {p.wr.wr_id}"
@@ -145,7 +142,6 @@ def check(model):
         check_fences(model, k, placed)
 
 
-# [I4] [I7]
 def check_receives(model, k, placed):
     good = [(p, length, imm) for p, length, imm, ok in model.received[k] if ok]
     assert [(p.wc.byte_len, p.wc.imm, p.wc.status) for p, _, _ in good] == [(n, i, WC.SUCCESS) for _, n, i in good]
@@ -160,7 +156,6 @@ def check_receives(model, k, placed):
         assert all(at <= p.wc.time_ps for number, at in writes if number <= p.wr.wr_id), f"receive {p.wr.wr_id}"
 
 
-# [I9]
 def check_fences(model, k, placed):
     answered = 0
     for p, kind, end in model.sent[k]:
@@ -172,7 +167,7 @@ def check_fences(model, k, placed):
             answered = max(answered, int(placed[p.index]))
 
 
-# [I5] [I6] [I7] [I8] [I9] [I10]
+# [I1] [I2] [I3] [I4] [I5] [I6] [I7] [I8] [I9] [I10]
 @settings(max_examples=60)
 @given(program=PROGRAMS, loss=st.sampled_from([0, 0.01, 0.1, 0.2]), seed=st.integers(0, 2**32))
 def test_random_programs_end_as_if_each_queue_pair_ran_in_order(program, loss, seed):
