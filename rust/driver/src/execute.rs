@@ -88,9 +88,9 @@ impl Simulation {
     }
 
     fn end(&mut self, now: Time, wqe: u32, result: WqeResult) {
-        let failed = result.status != 0;
-        self.recorder.ended(now, wqe, result, &self.engine);
-        if failed && self.on_error == OnError::Stop {
+        let stops = result.status != 0 && self.on_error == OnError::Stop;
+        self.recorder.ended((!stops).then_some(now), wqe, result, &self.engine);
+        if stops {
             self.progress.ended = Some(Ending::Stalled);
             return;
         }

@@ -94,12 +94,12 @@ impl Recorder {
         }
     }
 
-    /// Entry `wqe` has ended.
-    pub(crate) fn ended(&mut self, now: Time, wqe: u32, result: WqeResult, engine: &Engine) {
+    /// Entry `wqe` has ended, and is complete if there is a time.
+    pub(crate) fn ended(&mut self, now: Option<Time>, wqe: u32, result: WqeResult, engine: &Engine) {
         let Some(at) = self.done.get_mut(wqe as usize) else {
             return;
         };
-        *at = now.0;
+        *at = now.map_or(u64::MAX, |now| now.0);
         let quiet = result.status == 0 && engine.program().details(wqe).unsignaled;
         let status = if quiet { WqeResult::UNSIGNALED } else { result.status };
         self.results[wqe as usize] = WqeResult { status, ..result };
