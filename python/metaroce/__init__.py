@@ -1,7 +1,8 @@
 """metaroce: collectives over a packet-level model of a MetaRoCE-style transport and its RoCEv2 baseline.
 
-``import metaroce as mr``; describe a run with `mr.Scenario` and start it with `mr.run`, or hand tensors to
-`mr.all_reduce`. Names are loaded when first used, so importing the package costs nothing.
+``import metaroce as mr``; describe a run with `mr.Scenario` and start it with `mr.run`, hand tensors to
+`mr.all_reduce`, or post work requests with `mr.verbs`. Names are loaded when first used, so importing the package costs
+nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import collectives, metrics, topology, units
+    from . import collectives, metrics, topology, units, verbs
     from .config import TRANSPORTS, Fault, Loss
     from .engine import Collective, Flows, Incast, Permutation
     from .errors import ConfigError, MetaRoceError, ProgramError, SimulationStalled
@@ -28,7 +29,7 @@ _HOME = {
     "Scenario": "scenario",
     "Topology": "topology",
 }
-_MODULES = ("collectives", "metrics", "topology", "units")
+_MODULES = ("collectives", "metrics", "topology", "units", "verbs")
 
 __all__ = [
     "TRANSPORTS",
@@ -54,6 +55,7 @@ __all__ = [
     "run",
     "topology",
     "units",
+    "verbs",
 ]
 
 

@@ -16,17 +16,26 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
      "payload"?: {"dtype": "float32", "keep_memory"?: false}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
+     "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry
      "inject"?: {"flip_byte_at": 17}}
 
 Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
 ``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
-``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes].
+``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes]. A program may also have
+``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP: compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence,
+bit 1 unsignaled) and ``rkey`` u32, each for every entry; absent, they are 0. With ``rkey``, ``remote`` is an offset in
+that region of the peer, and the peer checks it. Regions are rows of ``region_rank`` u32, ``region_offset``
+``region_len`` u64, ``region_access`` u8 (bits: 1 write, 2 read, 4 atomics), numbered for each rank from 1 in their
+order; where there are any, region 0, all of a rank's memory, is closed to peers. Rows of ``deny_rank`` ``deny_peer``
+``deny_plane`` u32 take a plane out of use for what the rank sends to the peer.
 
 The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, ``iteration_start_ps`` and ``iteration_end_ps``
 (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``, ``resolved`` (JSON),
 ``counters``, ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and ``wqe_placed_ps`` (bytes of u64,
-empty unless recorded, 2^64 - 1 = never), ``memory`` (bytes, where it came in) and
-``payload_line_rate_bps`` (of the fastest host).
+empty unless recorded, 2^64 - 1 = never) and with them ``wqe_status`` (bytes of u8: 0 success, 1 retries exceeded, 2
+receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length error, 6 failed at the peer, 7 not complete, 8
+success of an unsignaled entry), ``wqe_bytes``, ``wqe_imm`` (u64, 2^64 - 1 = none), ``memory`` (bytes, where it came in)
+and ``payload_line_rate_bps`` (of the fastest host).
 
 With ``record_paths_ps`` it also has ``connections`` and ``paths`` (else None): columns by name, bytes, a row for each
 connection or path at each multiple of the interval and at the end, state after all events of that time. At most 20

@@ -133,6 +133,14 @@ class _Tensors:
         return outs, result
 
 
+def run_on(memory: Array, scenario: Scenario, program: Program, **spec: Any) -> dict[str, Any]:
+    """Run a program on the ranks' memory, u8[ranks * memory_bytes]; the core's answer as it is (``_core.pyi``).
+
+    ``spec`` replaces keys of the specification.
+    """
+    return _simulate(scenario, program, {"memory": memory}, spec)
+
+
 def profiles() -> dict[str, list[dict[str, Any]]]:
     """Every setting and constant of the core with its default, unit, source and range; rows as in ``_core.pyi``."""
     from . import _core
@@ -152,10 +160,12 @@ def _result(scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result
     return result
 
 
-def _simulate(scenario: Scenario, program: Program, payload: dict[str, Array] | None) -> dict[str, Any]:
+def _simulate(
+    scenario: Scenario, program: Program, payload: dict[str, Array] | None, changes: dict[str, Any] | None = None
+) -> dict[str, Any]:
     from . import _core  # here, so that reading and checking scenarios needs no compiled core
 
-    spec, columns = scenario.spec(program), program.columns()
+    spec, columns = scenario.spec(program) | (changes or {}), program.columns()
     if payload is not None:
         # Fresh memory costs more than the run. A worker thread makes many runs: it keeps the memory until it ends.
         keep = threading.current_thread() is not threading.main_thread()

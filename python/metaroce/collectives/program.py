@@ -1,9 +1,10 @@
 """Work-queue programs as columns: the form that the engine runs.
 
-A program is per-rank arrays of work-queue entries (SEND, RECV, WRITE, COPY, SUM, NOOP), all ranks concatenated, with
-explicit dependencies between entries of one rank. The k-th SEND on (source, destination, stream) lands in the k-th RECV
-on (destination, source, stream); a RECV completes after all earlier ones of its stream. Entries that would move nothing
-become NOOPs and keep their dependencies, so an algorithm needs no special cases for empty pieces.
+A program is per-rank arrays of work-queue entries (collectives use SEND, RECV, WRITE, COPY, SUM and NOOP), all ranks
+concatenated, with explicit dependencies between entries of one rank. The k-th SEND on (source, destination, stream)
+lands in the k-th RECV on (destination, source, stream); a RECV completes after all earlier ones of its stream. Entries
+that would move nothing become NOOPs and keep their dependencies, so an algorithm needs no special cases for empty
+pieces.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Op(IntEnum):
     COPY = 3
     SUM = 4
     NOOP = 5
+    WRITE_IMM = 6
+    READ = 7
+    COMPARE_SWAP = 8
+    FETCH_ADD = 9
+    FLUSH = 10
 
 
 @dataclass(frozen=True, eq=False)

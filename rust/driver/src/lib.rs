@@ -3,6 +3,7 @@
 //! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
+mod execute;
 mod packets;
 mod profiles;
 mod queue;
@@ -14,8 +15,8 @@ mod world;
 
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
-pub use record::{Outcome, StalledFlow, Status};
-pub use spec::{Data, DriverError, Spec};
+pub use record::{Outcome, StalledFlow, Status, WqeResult};
+pub use spec::{Data, Denied, DriverError, Region, Spec};
 pub use telemetry::{ConnectionTable, PathTable, Tables};
 
 /// Runs `spec` on the program and payload in `data`. `interrupted` is asked now and then; when it

@@ -1,7 +1,8 @@
-//! What goes out.
+//! What is recorded, and what goes out.
 
-use metaroce_proto::Counters;
-use metaroce_wire::Time;
+use metaroce_engine::Engine;
+use metaroce_proto::{Completion, CompletionStatus, Counters, Placement};
+use metaroce_wire::{PlaneId, Time};
 
 use crate::sim::{Ending, Simulation, fold};
 use crate::spec::Spec;
@@ -34,6 +35,95 @@ pub struct StalledFlow {
     pub reason: String,
 }
 
+/// How an entry ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WqeResult {
+    /// 0 success, 1 retries exceeded, 2 receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length
+    /// error, 6 failed at the peer, 7 not complete, 8 success of an unsignaled entry.
+    pub status: u8,
+    /// Bytes of the message.
+    pub bytes: u64,
+    /// Immediate data that came with it; `u64::MAX` = none.
+    pub imm: u64,
+}
+
+impl WqeResult {
+    pub(crate) const SUCCESS: WqeResult = WqeResult { status: 0, bytes: 0, imm: u64::MAX };
+    const OPEN: WqeResult = WqeResult { status: 7, ..WqeResult::SUCCESS };
+    const UNSIGNALED: u8 = 8;
+
+    pub(crate) const fn failed(status: CompletionStatus) -> WqeResult {
+        let status = match status {
+            CompletionStatus::Success => 0,
+            CompletionStatus::RetryExceeded => 1,
+            CompletionStatus::RnrRetryExceeded => 2,
+            CompletionStatus::Flushed => 3,
+            CompletionStatus::AccessError => 4,
+            CompletionStatus::LengthError => 5,
+            CompletionStatus::PeerFailed => 6,
+        };
+        WqeResult { status, ..WqeResult::SUCCESS }
+    }
+
+    pub(crate) fn of(completion: &Completion) -> WqeResult {
+        let imm = completion.imm.map_or(u64::MAX, u64::from);
+        WqeResult { bytes: completion.bytes, imm, ..WqeResult::failed(completion.status) }
+    }
+}
+
+/// What is recorded on the way.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    done: Vec<u64>,
+    placed: Vec<u64>,
+    results: Vec<WqeResult>,
+    plane_bytes: Vec<u64>,
+    bins: Vec<Vec<u64>>,
+    bin: Option<u64>,
+}
+
+impl Recorder {
+    pub(crate) fn new(wqes: usize, planes: usize, bin: Option<u64>) -> Recorder {
+        Recorder {
+            done: vec![u64::MAX; wqes],
+            placed: vec![u64::MAX; wqes],
+            results: vec![WqeResult::OPEN; wqes],
+            plane_bytes: vec![0; planes],
+            bins: vec![Vec::new(); planes],
+            bin,
+        }
+    }
+
+    /// Entry `wqe` has ended, and is complete if there is a time.
+    pub(crate) fn ended(&mut self, now: Option<Time>, wqe: u32, result: WqeResult, engine: &Engine) {
+        let Some(at) = self.done.get_mut(wqe as usize) else {
+            return;
+        };
+        *at = now.map_or(u64::MAX, |now| now.0);
+        let quiet = result.status == 0 && engine.program().details(wqe).unsignaled;
+        let status = if quiet { WqeResult::UNSIGNALED } else { result.status };
+        self.results[wqe as usize] = WqeResult { status, ..result };
+    }
+
+    /// Payload has arrived by `plane`.
+    #[inline]
+    pub(crate) fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {
+        self.plane_bytes[plane.index()] += u64::from(placement.len);
+        if placement.message_done
+            && let Some(at) = self.placed.get_mut(placement.tag as usize)
+        {
+            *at = now.0;
+        }
+        if let Some(width) = self.bin {
+            let (bins, bin) = (&mut self.bins[plane.index()], (now.0 / width) as usize);
+            if bins.len() <= bin {
+                bins.resize(bin + 1, 0);
+            }
+            bins[bin] += u64::from(placement.len);
+        }
+    }
+}
+
 /// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -61,6 +151,8 @@ pub struct Outcome {
     pub wqe_done: Vec<u64>,
     /// When the last byte of each entry's message was placed.
     pub wqe_placed: Vec<u64>,
+    /// How each entry ended.
+    pub wqe_results: Vec<WqeResult>,
     /// Final memory, if it came from outside.
     pub memory: Option<Vec<u8>>,
     /// Time series of connections and paths, if asked for.
@@ -105,6 +197,7 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         stalled,
         wqe_done: simulation.recorder.done,
         wqe_placed: simulation.recorder.placed,
+        wqe_results: simulation.recorder.results,
         memory,
         telemetry: simulation.sampler.map(|sampler| sampler.tables),
         payload_line_rate: rate,

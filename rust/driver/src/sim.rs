@@ -5,14 +5,15 @@
 //! timer stands at the endpoint's next timeout.
 
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
-use metaroce_engine::{Engine, Memory, Op};
+use metaroce_engine::{Engine, Memory};
 use metaroce_fabric::{End, Fabric, Step, Target};
-use metaroce_proto::{Completion, CompletionStatus, Endpoint, Placement, ReceiveRequest, Stage, WorkRequest};
-use metaroce_wire::{Class, ConnId, HostId, Opcode, PlaneId, StreamId, Time, prefetch};
+use metaroce_proto::{Endpoint, Stage};
+use metaroce_wire::{Class, HostId, PlaneId, Time, prefetch};
 
 use crate::packets::Packets;
 use crate::queue::EventQueue;
-use crate::spec::DriverError;
+use crate::record::Recorder;
+use crate::spec::{DriverError, OnError};
 use crate::telemetry::Sampler;
 use crate::world::Connections;
 
@@ -98,40 +99,6 @@ pub(crate) struct Verify {
     pub give_back: bool,
 }
 
-/// What is recorded on the way.
-#[derive(Debug)]
-pub(crate) struct Recorder {
-    pub done: Vec<u64>,
-    pub placed: Vec<u64>,
-    pub plane_bytes: Vec<u64>,
-    pub bins: Vec<Vec<u64>>,
-    bin: Option<u64>,
-}
-
-impl Recorder {
-    pub(crate) fn new(wqes: usize, planes: usize, bin: Option<u64>) -> Recorder {
-        let (done, placed) = (vec![u64::MAX; wqes], vec![u64::MAX; wqes]);
-        Recorder { done, placed, plane_bytes: vec![0; planes], bins: vec![Vec::new(); planes], bin }
-    }
-
-    #[inline]
-    fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {
-        self.plane_bytes[plane.index()] += u64::from(placement.len);
-        if placement.message_done
-            && let Some(at) = self.placed.get_mut(placement.tag as usize)
-        {
-            *at = now.0;
-        }
-        if let Some(width) = self.bin {
-            let (bins, bin) = (&mut self.bins[plane.index()], (now.0 / width) as usize);
-            if bins.len() <= bin {
-                bins.resize(bin + 1, 0);
-            }
-            bins[bin] += u64::from(placement.len);
-        }
-    }
-}
-
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Simulation {
@@ -152,6 +119,7 @@ pub(crate) struct Simulation {
     /// Time of the one timer event of each host that counts.
     pub timer_at: Vec<Time>,
     pub faults: Vec<(Time, Target, bool)>,
+    pub on_error: OnError,
     pub limit: Time,
     /// See [`Simulation::next_pause`].
     pub pause: Time,
@@ -279,6 +247,8 @@ impl Simulation {
                 }
             START => {
                 self.execute(now, index as u32);
+                // It may be complete already.
+                self.start_ready(now);
                 let rank = self.engine.program().rank_of(index as u32);
                 self.settle(now, self.hosts_of_ranks[rank as usize] as usize);
             }
@@ -323,48 +293,21 @@ impl Simulation {
         self.settle(now, host.index());
     }
 
-    /// Copies payload.
-    fn place(&mut self, host: HostId, placement: &Placement) {
-        let Some(verify) = &mut self.verify else {
-            return;
-        };
-        let from = self.rank_of_host[placement.src.index()] as usize;
-        let to = self.rank_of_host[host.index()] as usize;
-        verify.memory.place((from, placement.source), (to, placement.address), placement.len as usize);
-        verify.placements += 1;
-        if verify.placements == verify.flip_at {
-            // The last byte: that of an element's sign, which no sum can round away.
-            verify.memory.flip(to, placement.address + u64::from(placement.len) - 1);
-        }
-    }
-
     /// Restores the invariant of this module for one host.
     #[inline]
     fn settle(&mut self, now: Time, host: usize) {
-        while let Some(completion) = self.endpoints[host].poll_completion() {
+        loop {
+            // Before what completes with them: whoever waits for that sees their effect.
+            while let Some(atomic) = self.endpoints[host].poll_atomic() {
+                self.atomic(host, &atomic);
+            }
+            let Some(completion) = self.endpoints[host].poll_completion() else {
+                break;
+            };
             self.complete(now, &completion);
             self.start_ready(now);
         }
         self.pull(now, host);
-    }
-
-    fn complete(&mut self, now: Time, completion: &Completion) {
-        if completion.status != CompletionStatus::Success {
-            self.progress.ended = Some(Ending::Stalled);
-            return;
-        }
-        self.finish(now, completion.wr_id);
-    }
-
-    /// Entry `wqe` is complete.
-    fn finish(&mut self, now: Time, wqe: u32) {
-        if let Some(at) = self.recorder.done.get_mut(wqe as usize) {
-            *at = now.0;
-        }
-        self.engine.complete(wqe);
-        if self.engine.unfinished() == 0 {
-            self.end_iteration(now);
-        }
     }
 
     fn begin_iteration(&mut self, now: Time) {
@@ -379,7 +322,8 @@ impl Simulation {
         }
     }
 
-    fn end_iteration(&mut self, now: Time) {
+    /// All entries are complete.
+    pub(crate) fn end_iteration(&mut self, now: Time) {
         self.progress.left -= 1;
         if self.progress.warmup > 0 {
             self.progress.warmup -= 1;
@@ -406,52 +350,6 @@ impl Simulation {
                 self.execute(now, wqe);
             }
         }
-    }
-
-    fn execute(&mut self, now: Time, id: u32) {
-        let program = self.engine.program();
-        let wqe = program.wqes()[id as usize];
-        let rank = program.rank_of(id) as usize;
-        let len = wqe.bytes as usize;
-        match wqe.op {
-            Op::Send | Op::Write => {
-                let opcode = if wqe.op == Op::Send { Opcode::Send } else { Opcode::Write };
-                let (stream, local, remote) = (StreamId(wqe.stream), wqe.local, wqe.remote);
-                let request =
-                    WorkRequest { wr_id: id, opcode, stream, local, len: wqe.bytes, remote, ..WorkRequest::default() };
-                let (host, connection) = self.connection(rank, wqe.peer);
-                if self.endpoints[host].post(now, connection, request).is_err() {
-                    self.progress.ended = Some(Ending::Stalled);
-                }
-            }
-            Op::Recv => {
-                let request =
-                    ReceiveRequest { wr_id: id, stream: StreamId(wqe.stream), local: wqe.local, len: wqe.bytes };
-                let (host, connection) = self.connection(rank, wqe.peer);
-                if self.endpoints[host].post_receive(connection, request).is_err() {
-                    self.progress.ended = Some(Ending::Stalled);
-                }
-            }
-            Op::Copy => {
-                if let Some(verify) = &mut self.verify {
-                    verify.memory.copy(rank, wqe.remote, wqe.local, len);
-                }
-                self.finish(now, id);
-            }
-            Op::Sum => {
-                if let Some(verify) = &mut self.verify {
-                    verify.memory.sum(rank, wqe.remote, wqe.local, len);
-                }
-                self.finish(now, id);
-            }
-            Op::Noop => self.finish(now, id),
-        }
-    }
-
-    fn connection(&self, rank: usize, peer: u32) -> (usize, ConnId) {
-        let of_rank = &self.connections[rank];
-        let at = of_rank.partition_point(|&(p, _)| p < peer);
-        (self.hosts_of_ranks[rank] as usize, of_rank[at].1)
     }
 
     // [F4.free-port-pulls]

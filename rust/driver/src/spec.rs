@@ -71,9 +71,23 @@ pub struct Spec {
     /// Those that these ranks send on; all, if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_paths_ranks: Option<Vec<u32>>,
+    /// What a completion with an error does.
+    #[serde(default)]
+    pub on_error: OnError,
     /// Test hook.
     #[serde(default)]
     pub inject: Option<Inject>,
+}
+
+/// What a completion with an error does to the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// Ends it.
+    #[default]
+    Stop,
+    /// Completes its entry.
+    Continue,
 }
 
 const fn one() -> u32 {
@@ -240,6 +254,35 @@ pub struct Data<'a> {
     pub expects: Vec<Expect>,
     /// Or: initial memory of all ranks.
     pub memory: Option<&'a [u8]>,
+    /// Regions that peers reach. Empty: region 0 of each rank, all of its memory, open to peers. Otherwise region 0
+    /// is for local use, and those of a rank are numbered from 1 in the order of this list.
+    pub regions: Vec<Region>,
+    /// Planes that ranks do not use.
+    pub denied: Vec<Denied>,
+}
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Owner.
+    pub rank: u32,
+    /// First byte of its memory.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// What peers may do, bits: 1 write, 2 read, 4 atomics.
+    pub access: u8,
+}
+
+/// A plane that one side of a connection does not use.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied {
+    /// That side.
+    pub rank: u32,
+    /// The other side.
+    pub peer: u32,
+    /// Plane.
+    pub plane: u32,
 }
 
 impl Fabric {

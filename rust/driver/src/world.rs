@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
 use metaroce_fabric::{Fabric, Target};
-use metaroce_proto::{Access, Endpoint, Environment};
+use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
 use metaroce_wire::{ConnId, HostId, PlaneId, Rate, Time, lengths};
 
+use crate::execute::opcode;
 use crate::packets::Packets;
 use crate::queue::EventQueue;
-use crate::sim::{Progress, Recorder, Simulation, Verify};
-use crate::spec::{Data, DriverError, FaultTarget, Spec};
+use crate::record::Recorder;
+use crate::sim::{Progress, Simulation, Verify};
+use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 
 thread_local! {
@@ -41,10 +43,10 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
             Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes })
         })
         .collect();
-    for &host in &spec.hosts_of_ranks {
-        endpoints[host as usize].register(0, spec.memory_bytes, Access::ALL);
-    }
+    check_operations(spec, &program, &endpoints)?;
+    register(spec, data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);
+    deny(spec, data, &connections, &mut endpoints)?;
     let mut rank_of_host = vec![u32::MAX; hosts];
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
@@ -56,6 +58,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         idle: vec![(1u32 << planes) - 1; hosts],
         timer_at: vec![Time::NEVER; hosts],
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
+        on_error: spec.on_error,
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
         far_state: far_state(&connections, planes * routes as usize, &fabric),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
@@ -117,6 +120,9 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
     }
     if spec.iterations == 0 {
         return Err(DriverError::config("iterations", 0, "at least 1"));
+    }
+    if spec.on_error == OnError::Continue && (spec.iterations, spec.warmup) != (1, 0) {
+        return Err(DriverError::config("on_error", "continue", "stop, with more than one iteration"));
     }
     spec.transport.check().map_err(|e| DriverError::Config(e.to_string()))?;
     if spec.record_bin_ps == Some(0) {
@@ -199,6 +205,76 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     }))
 }
 
+/// Refuses operations that the transport does not have.
+fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> Result<(), DriverError> {
+    let has = |op: Op| opcode(op).is_none_or(|opcode| endpoints.iter().all(|e| e.supports(opcode)));
+    let Some(i) = program.wqes().iter().position(|wqe| !has(wqe.op)) else {
+        return Ok(());
+    };
+    let transport = match &spec.transport {
+        TransportConfig::MetaRoce(_) => "metaroce",
+        TransportConfig::RoceV2(_) => "rocev2",
+    };
+    let name = Op::ALL[program.wqes()[i].op as usize].1;
+    let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
+    Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))
+}
+
+// [I2]
+/// Registers the memory of all ranks.
+fn register(spec: &Spec, data: &Data, endpoints: &mut [Endpoint]) -> Result<(), DriverError> {
+    let rest = if data.regions.is_empty() { Access::ALL } else { Access::LOCAL };
+    for &host in &spec.hosts_of_ranks {
+        endpoints[host as usize].register(0, spec.memory_bytes, rest);
+    }
+    for (i, region) in data.regions.iter().enumerate() {
+        let refuse = |column: &str, value: u64, allowed: String| {
+            Err(DriverError::config(&format!("{column}[{i}]"), value, allowed))
+        };
+        let Some(&host) = spec.hosts_of_ranks.get(region.rank as usize) else {
+            return refuse("region_rank", region.rank.into(), format!("below {}", spec.hosts_of_ranks.len()));
+        };
+        if region.offset.checked_add(region.len).is_none_or(|end| end > spec.memory_bytes) {
+            let allowed = format!("a range of region_len bytes inside the {} of a rank", spec.memory_bytes);
+            return refuse("region_offset", region.offset, allowed);
+        }
+        if region.access > 7 {
+            return refuse("region_access", region.access.into(), "0 to 7".to_owned());
+        }
+        let granted = [(1, Access::WRITE), (2, Access::READ), (4, Access::ATOMIC)];
+        let granted = granted.into_iter().filter(|&(bit, _)| region.access & bit != 0);
+        let access = granted.fold(Access::LOCAL, |all, (_, one)| all.and(one));
+        endpoints[host as usize].register(region.offset, region.len, access);
+    }
+    Ok(())
+}
+
+// [F11.extensions]
+/// Takes planes out of use.
+fn deny(spec: &Spec, data: &Data, connections: &Connections, endpoints: &mut [Endpoint]) -> Result<(), DriverError> {
+    for (i, denied) in data.denied.iter().enumerate() {
+        let refuse =
+            |column: &str, value: u32, allowed: String| DriverError::config(&format!("{column}[{i}]"), value, allowed);
+        let ranks = spec.hosts_of_ranks.len();
+        let Some(&host) = spec.hosts_of_ranks.get(denied.rank as usize) else {
+            return Err(refuse("deny_rank", denied.rank, format!("below {ranks}")));
+        };
+        let of_rank = &connections[denied.rank as usize];
+        let Some(&(_, connection)) = of_rank.iter().find(|&&(peer, _)| peer == denied.peer) else {
+            return Err(refuse("deny_peer", denied.peer, format!("a rank that rank {} talks to", denied.rank)));
+        };
+        if denied.plane >= spec.fabric.planes {
+            return Err(refuse("deny_plane", denied.plane, format!("below {}", spec.fabric.planes)));
+        }
+        let plane = PlaneId(denied.plane as u8);
+        endpoints[host as usize].deny(Time::ZERO, connection, plane, true).map_err(|_| {
+            let allowed = "with a transport that chooses planes, as long as another one stays in use";
+            refuse("deny_plane", denied.plane, allowed.to_owned())
+        })?;
+    }
+    Ok(())
+}
+
 /// Round trip of a full data packet and its acknowledgement between the farthest hosts.
 fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
     let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
@@ -220,8 +296,8 @@ fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
 /// Length on the wire of a full data packet.
 pub(crate) fn full_packet(spec: &Spec) -> u32 {
     match &spec.transport {
-        metaroce_proto::TransportConfig::MetaRoce(c) => lengths::mr_data(c.mtu),
-        metaroce_proto::TransportConfig::RoceV2(c) => lengths::roce_data(c.mtu, false),
+        TransportConfig::MetaRoce(c) => lengths::mr_data(c.mtu),
+        TransportConfig::RoceV2(c) => lengths::roce_data(c.mtu, false),
     }
 }
 
@@ -242,7 +318,7 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     let mut connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).iter().filter(|w| matches!(w.op, Op::Send | Op::Recv | Op::Write));
+        let talks = program.of_rank(rank).iter().filter(|w| w.op.has_peer());
         let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
         peers.sort_unstable();
         peers.dedup();

@@ -14,4 +14,4 @@ mod program;
 pub use dtype::Dtype;
 pub use engine::Engine;
 pub use memory::Memory;
-pub use program::{Columns, Op, Program, ProgramError, Wqe};
+pub use program::{Columns, Details, Op, Program, ProgramError, Wqe};

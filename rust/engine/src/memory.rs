@@ -67,6 +67,17 @@ impl Memory {
         target[to.1 as usize..][..len].copy_from_slice(&source[from.1 as usize..][..len]);
     }
 
+    /// The 8 bytes at `address`, as a little-endian number: what atomics work on.
+    pub fn word(&self, rank: usize, address: u64) -> u64 {
+        let bytes = self.ranks[rank][address as usize..].first_chunk();
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Writes 8 bytes.
+    pub fn set_word(&mut self, rank: usize, address: u64, value: u64) {
+        self.ranks[rank][address as usize..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+
     /// COPY inside a rank.
     pub fn copy(&mut self, rank: usize, source: u64, target: u64, len: usize) {
         self.ranks[rank].copy_within(source as usize..source as usize + len, target as usize);

@@ -18,6 +18,55 @@ pub enum Op {
     Sum,
     /// Nothing; joins dependencies.
     Noop,
+    /// A Write that also completes the next receive of `peer` on `stream`, with immediate data.
+    WriteImm,
+    /// Fetches `bytes` from `remote` in `peer`'s memory to `local`.
+    Read,
+    /// Replaces 8 bytes at `remote` in `peer`'s memory where they equal an operand; what was there goes to `local`.
+    CompareSwap,
+    /// Adds to 8 bytes at `remote` in `peer`'s memory; what was there goes to `local`.
+    FetchAdd,
+    /// Complete when all earlier entries of `peer` and `stream` are placed.
+    Flush,
+}
+
+impl Op {
+    /// All operations, at their numbers in the column `op`, and their names.
+    pub const ALL: [(Op, &'static str); 11] = [
+        (Op::Send, "SEND"),
+        (Op::Recv, "RECV"),
+        (Op::Write, "WRITE"),
+        (Op::Copy, "COPY"),
+        (Op::Sum, "SUM"),
+        (Op::Noop, "NOOP"),
+        (Op::WriteImm, "WRITE_IMM"),
+        (Op::Read, "READ"),
+        (Op::CompareSwap, "COMPARE_SWAP"),
+        (Op::FetchAdd, "FETCH_ADD"),
+        (Op::Flush, "FLUSH"),
+    ];
+
+    /// Whether it concerns another rank.
+    pub const fn has_peer(self) -> bool {
+        !matches!(self, Op::Copy | Op::Sum | Op::Noop)
+    }
+
+    /// Whether it names memory of the peer.
+    const fn is_one_sided(self) -> bool {
+        matches!(self, Op::Write | Op::WriteImm | Op::Read | Op::CompareSwap | Op::FetchAdd)
+    }
+
+    /// Bytes that an entry may have, at least and at most.
+    const fn lengths(self) -> (u64, u64) {
+        match self {
+            Op::Send | Op::Recv | Op::WriteImm => (0, u64::MAX),
+            Op::Write | Op::Read | Op::Copy | Op::Sum => (1, u64::MAX),
+            Op::CompareSwap | Op::FetchAdd => (8, 8),
+            Op::Flush => (0, 0),
+            // What it says is not read.
+            Op::Noop => (0, u64::MAX),
+        }
+    }
 }
 
 /// An entry.
@@ -37,12 +86,27 @@ pub struct Wqe {
     pub op: Op,
 }
 
+/// What only some operations have; zero in a program that has no such columns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Details {
+    /// WRITE_IMM: immediate data.
+    pub imm: u32,
+    /// COMPARE_SWAP: compare, swap. FETCH_ADD: addend.
+    pub operands: [u64; 2],
+    /// Key of the peer's region that `remote` counts in.
+    pub rkey: u32,
+    /// Starts only when earlier READs and atomics of the stream are answered.
+    pub fence: bool,
+    /// The user is not told of a success; the engine is.
+    pub unsignaled: bool,
+}
+
 /// A program as it comes in: one slice a column, all ranks concatenated.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Columns<'a> {
     /// First entry of each rank; one more at the end.
     pub rank_start: &'a [u32],
-    /// 0 SEND, 1 RECV, 2 WRITE, 3 COPY, 4 SUM, 5 NOOP.
+    /// As numbered by [`Op::ALL`].
     pub op: &'a [u8],
     /// Other rank.
     pub peer: &'a [u32],
@@ -60,6 +124,16 @@ pub struct Columns<'a> {
     pub deps: &'a [u32],
     /// Earliest start, picoseconds; empty = 0.
     pub start: &'a [u64],
+    /// Immediate data; empty = 0.
+    pub imm: &'a [u32],
+    /// First operands of atomics; empty = 0.
+    pub operand0: &'a [u64],
+    /// Second ones; empty = 0.
+    pub operand1: &'a [u64],
+    /// Bit 0: fence. Bit 1: unsignaled. Empty = 0.
+    pub flags: &'a [u8],
+    /// Regions of the peers; empty = 0. If it is there, `remote` is checked by the peer, not before the run.
+    pub rkey: &'a [u32],
 }
 
 /// Why a program is refused: which column, which value, what is allowed.
@@ -87,6 +161,8 @@ pub struct Program {
     pub(crate) dependents_start: Vec<u32>,
     pub(crate) dependents: Vec<u32>,
     pub(crate) start: Vec<u64>,
+    /// Empty if all are zero.
+    details: Vec<Details>,
 }
 
 fn refuse<T>(column: &'static str, index: usize, value: u64, allowed: impl Into<String>) -> Result<T, ProgramError> {
@@ -115,6 +191,7 @@ impl Program {
             dependents_start: vec![0; count + 1],
             dependents: vec![0; columns.deps.len()],
             start: columns.start.to_vec(),
+            details: details(columns, count)?,
         };
         program.link(columns)?;
         Ok(program)
@@ -176,9 +253,15 @@ impl Program {
     pub fn start(&self, wqe: u32) -> u64 {
         self.start.get(wqe as usize).copied().unwrap_or(0)
     }
+
+    /// What only some operations have.
+    pub fn details(&self, wqe: u32) -> Details {
+        self.details.get(wqe as usize).copied().unwrap_or_default()
+    }
 }
 
 fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
+    let optional = |length: usize| if length == 0 { 0 } else { count };
     let lengths = [
         ("peer", columns.peer.len(), count),
         ("stream", columns.stream.len(), count),
@@ -186,7 +269,12 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
         ("remote", columns.remote.len(), count),
         ("bytes", columns.bytes.len(), count),
         ("dep_start", columns.dep_start.len(), count + 1),
-        ("start_ps", columns.start.len(), if columns.start.is_empty() { 0 } else { count }),
+        ("start_ps", columns.start.len(), optional(columns.start.len())),
+        ("imm", columns.imm.len(), optional(columns.imm.len())),
+        ("operand0", columns.operand0.len(), optional(columns.operand0.len())),
+        ("operand1", columns.operand1.len(), optional(columns.operand1.len())),
+        ("flags", columns.flags.len(), optional(columns.flags.len())),
+        ("rkey", columns.rkey.len(), optional(columns.rkey.len())),
     ];
     for (column, length, expected) in lengths {
         if length != expected {
@@ -210,29 +298,37 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
     Ok(())
 }
 
+fn details(columns: &Columns, count: usize) -> Result<Vec<Details>, ProgramError> {
+    let Columns { imm, operand0, operand1, flags, rkey, .. } = *columns;
+    if imm.is_empty() && operand0.is_empty() && operand1.is_empty() && flags.is_empty() && rkey.is_empty() {
+        return Ok(Vec::new());
+    }
+    if let Some(i) = flags.iter().position(|&bits| bits > 3) {
+        return refuse("flags", i, u64::from(flags[i]), "0 to 3");
+    }
+    let bits = |i: usize| flags.get(i).copied().unwrap_or(0);
+    let details = |i: usize| Details {
+        imm: imm.get(i).copied().unwrap_or(0),
+        operands: [operand0, operand1].map(|column| column.get(i).copied().unwrap_or(0)),
+        rkey: rkey.get(i).copied().unwrap_or(0),
+        fence: bits(i) & 1 != 0,
+        unsignaled: bits(i) & 2 != 0,
+    };
+    Ok((0..count).map(details).collect())
+}
+
 fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, ProgramError> {
-    let op = match columns.op[i] {
-        0 => Op::Send,
-        1 => Op::Recv,
-        2 => Op::Write,
-        3 => Op::Copy,
-        4 => Op::Sum,
-        5 => Op::Noop,
-        other => return refuse("op", i, u64::from(other), "0 to 5"),
+    let Some(&(op, _)) = Op::ALL.get(columns.op[i] as usize) else {
+        return refuse("op", i, u64::from(columns.op[i]), format!("0 to {}", Op::ALL.len() - 1));
     };
     let ranks = columns.rank_start.len() as u32 - 1;
-    let Wqe { local, remote, bytes, peer, .. } = Wqe {
-        local: columns.local[i],
-        remote: columns.remote[i],
-        bytes: columns.bytes[i],
-        peer: columns.peer[i],
-        stream: 0,
-        op,
-    };
-    if op != Op::Noop && bytes == 0 {
-        return refuse("bytes", i, 0, "at least 1");
+    let (local, remote, bytes, peer) = (columns.local[i], columns.remote[i], columns.bytes[i], columns.peer[i]);
+    let (least, most) = op.lengths();
+    if bytes < least || bytes > most {
+        let allowed = if least == most { format!("{least}") } else { format!("at least {least}") };
+        return refuse("bytes", i, bytes, allowed);
     }
-    if matches!(op, Op::Send | Op::Recv | Op::Write) && (peer >= ranks || peer as usize == rank) {
+    if op.has_peer() && (peer >= ranks || peer as usize == rank) {
         return refuse("peer", i, u64::from(peer), format!("another rank below {ranks}"));
     }
     let Ok(stream) = u16::try_from(columns.stream[i]) else {
@@ -242,7 +338,8 @@ fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, Pro
     if op != Op::Noop && !fits(local) {
         return refuse("local", i, local, format!("a range inside the {memory} bytes of a rank"));
     }
-    if matches!(op, Op::Write | Op::Copy | Op::Sum) && !fits(remote) {
+    let in_own = matches!(op, Op::Copy | Op::Sum) || op.is_one_sided() && columns.rkey.is_empty();
+    if in_own && !fits(remote) {
         return refuse("remote", i, remote, format!("a range inside the {memory} bytes of a rank"));
     }
     Ok(Wqe { local, remote, bytes, peer, stream, op })

@@ -45,6 +45,12 @@ impl Endpoint {
         each!(&mut self.transport, t => t.bind(connection, remote));
     }
 
+    /// Whether the transport has an operation.
+    pub fn supports(&self, opcode: Opcode) -> bool {
+        let own = !matches!(opcode, Opcode::Response | Opcode::Probe);
+        own && each!(&self.transport, t => t.supports(opcode))
+    }
+
     // [F11.verbs]
     /// Posts a work request. On a stream that has failed it is flushed.
     ///
@@ -53,8 +59,7 @@ impl Endpoint {
     /// have, an empty message, an atomic of another length than 8, or unregistered local memory.
     pub fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let WorkRequest { opcode, len, .. } = request;
-        let own = !matches!(opcode, Opcode::Response | Opcode::Probe);
-        if !own || !each!(&self.transport, t => t.supports(opcode)) {
+        if !self.supports(opcode) {
             return Err(PostError::Unsupported(opcode));
         }
         if len == 0 && matches!(opcode, Opcode::Write | Opcode::Read) {

@@ -244,6 +244,10 @@ impl InStream {
         if end > segment.message_len || segment.len == 0 && segment.message_len > 0 {
             return Err(Placed::Refused(Verdict::LengthError));
         }
+        if segment.opcode == Opcode::WriteImm && segment.message_len == 0 {
+            // Names no memory: neither key nor address is looked at, as in RC.
+            return Ok(0);
+        }
         if segment.opcode != Opcode::Send {
             let at = segment.address.checked_add(offset);
             // [I2]

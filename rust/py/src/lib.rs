@@ -1,6 +1,6 @@
 //! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
 
-use metaroce_driver::{Data, DriverError, Outcome, Spec, Status};
+use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
 use metaroce_engine::Columns;
 use metaroce_engine::pattern::{Expect, Fill};
 use pyo3::buffer::{Element, PyBuffer};
@@ -41,6 +41,13 @@ struct Owned {
     dep_start: Vec<u32>,
     deps: Vec<u32>,
     start: Vec<u64>,
+    imm: Vec<u32>,
+    operand0: Vec<u64>,
+    operand1: Vec<u64>,
+    flags: Vec<u8>,
+    rkey: Vec<u32>,
+    regions: Vec<Region>,
+    denied: Vec<Denied>,
     fills: Vec<Fill>,
     expects: Vec<Expect>,
     memory: Option<Vec<u8>>,
@@ -59,6 +66,13 @@ impl Owned {
             dep_start: column(columns, "dep_start", true)?,
             deps: column(columns, "deps", true)?,
             start: column(columns, "start_ps", false)?,
+            imm: column(columns, "imm", false)?,
+            operand0: column(columns, "operand0", false)?,
+            operand1: column(columns, "operand1", false)?,
+            flags: column(columns, "flags", false)?,
+            rkey: column(columns, "rkey", false)?,
+            regions: regions(columns)?,
+            denied: denied(columns)?,
             fills: fills(columns)?,
             expects: expects(columns)?,
             memory: if columns.contains("memory")? { Some(column(columns, "memory", true)?) } else { None },
@@ -77,8 +91,20 @@ impl Owned {
             dep_start: &self.dep_start,
             deps: &self.deps,
             start: &self.start,
+            imm: &self.imm,
+            operand0: &self.operand0,
+            operand1: &self.operand1,
+            flags: &self.flags,
+            rkey: &self.rkey,
         };
-        Data { program, fills: self.fills.clone(), expects: self.expects.clone(), memory: self.memory.as_deref() }
+        Data {
+            program,
+            fills: self.fills.clone(),
+            expects: self.expects.clone(),
+            memory: self.memory.as_deref(),
+            regions: self.regions.clone(),
+            denied: self.denied.clone(),
+        }
     }
 }
 
@@ -120,6 +146,29 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
     let expect =
         |i: usize| Expect { rank: rank[i], offset: offset[i], count: count[i], from: from[i], index: index[i] };
     Ok((0..rank.len()).map(expect).collect())
+}
+
+fn regions(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Region>> {
+    let rank: Vec<u32> = column(columns, "region_rank", false)?;
+    let offset: Vec<u64> = column(columns, "region_offset", !rank.is_empty())?;
+    let len: Vec<u64> = column(columns, "region_len", !rank.is_empty())?;
+    let access: Vec<u8> = column(columns, "region_access", !rank.is_empty())?;
+    same_length(&[
+        ("region_rank", rank.len()),
+        ("region_offset", offset.len()),
+        ("region_len", len.len()),
+        ("region_access", access.len()),
+    ])?;
+    let region = |i: usize| Region { rank: rank[i], offset: offset[i], len: len[i], access: access[i] };
+    Ok((0..rank.len()).map(region).collect())
+}
+
+fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
+    let rank: Vec<u32> = column(columns, "deny_rank", false)?;
+    let peer: Vec<u32> = column(columns, "deny_peer", !rank.is_empty())?;
+    let plane: Vec<u32> = column(columns, "deny_plane", !rank.is_empty())?;
+    same_length(&[("deny_rank", rank.len()), ("deny_peer", peer.len()), ("deny_plane", plane.len())])?;
+    Ok((0..rank.len()).map(|i| Denied { rank: rank[i], peer: peer[i], plane: plane[i] }).collect())
 }
 
 /// Runs one simulation.
@@ -185,6 +234,11 @@ fn to_dict<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Bound<'py, PyDict
     result.set_item("stalled_flows", stalled)?;
     result.set_item("wqe_done_ps", little_endian(py, &outcome.wqe_done))?;
     result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
+    let ends = &outcome.wqe_results;
+    let (bytes, imm): (Vec<u64>, Vec<u64>) = ends.iter().map(|end| (end.bytes, end.imm)).unzip();
+    result.set_item("wqe_status", PyBytes::new(py, &ends.iter().map(|end| end.status).collect::<Vec<u8>>()))?;
+    result.set_item("wqe_bytes", little_endian(py, &bytes))?;
+    result.set_item("wqe_imm", little_endian(py, &imm))?;
     result.set_item("memory", outcome.memory.as_ref().map(|bytes| PyBytes::new(py, bytes)))?;
     result.set_item("payload_line_rate_bps", outcome.payload_line_rate)?;
     let (connections, paths) = outcome.telemetry.map(|tables| (tables.connections, tables.paths)).unzip();

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
-use metaroce_driver::{Data, Outcome, Spec, simulate};
+use metaroce_driver::{Data, Denied, Outcome, Region, Spec, simulate};
 use metaroce_engine::Columns;
 use metaroce_engine::pattern::{ALL_RANKS, Expect, Fill};
 use serde_json::{Value, json};
@@ -125,6 +125,12 @@ pub const RECV: u8 = 1;
 pub const WRITE: u8 = 2;
 pub const COPY: u8 = 3;
 pub const SUM: u8 = 4;
+pub const NOOP: u8 = 5;
+pub const WRITE_IMM: u8 = 6;
+pub const READ: u8 = 7;
+pub const COMPARE_SWAP: u8 = 8;
+pub const FETCH_ADD: u8 = 9;
+pub const FLUSH: u8 = 10;
 
 /// An entry; `deps` are positions in the list of its rank.
 #[derive(Clone, Debug, Default)]
@@ -137,6 +143,10 @@ pub struct Entry {
     pub bytes: u64,
     pub deps: Vec<u32>,
     pub start: u64,
+    pub imm: u32,
+    pub operands: [u64; 2],
+    pub flags: u8,
+    pub rkey: u32,
 }
 
 pub fn entry(op: u8, peer: u32, local: u64, bytes: u64) -> Entry {
@@ -150,11 +160,22 @@ pub struct Job {
     pub fills: Vec<Fill>,
     pub expects: Vec<Expect>,
     pub memory: u64,
+    pub initial: Option<Vec<u8>>,
+    pub regions: Vec<Region>,
+    pub denied: Vec<Denied>,
 }
 
 impl Job {
     pub fn new(ranks: u32) -> Job {
-        Job { ranks: vec![Vec::new(); ranks as usize], fills: Vec::new(), expects: Vec::new(), memory: 0 }
+        Job {
+            ranks: vec![Vec::new(); ranks as usize],
+            fills: Vec::new(),
+            expects: Vec::new(),
+            memory: 0,
+            initial: None,
+            regions: Vec::new(),
+            denied: Vec::new(),
+        }
     }
 
     /// One Write from rank 0 to rank `to`.
@@ -188,6 +209,7 @@ impl Job {
         let (peer, stream) = (narrow(|e| e.peer), narrow(|e| e.stream));
         let (local, remote, bytes) = (wide(|e| e.local), wide(|e| e.remote), wide(|e| e.bytes));
         let start = wide(|e| e.start);
+        let rkey = narrow(|e| e.rkey);
         let program = Columns {
             rank_start: &rank_start,
             op: &op,
@@ -199,8 +221,20 @@ impl Job {
             dep_start: &dep_start,
             deps: &deps,
             start: &start,
+            imm: &narrow(|e| e.imm),
+            operand0: &wide(|e| e.operands[0]),
+            operand1: &wide(|e| e.operands[1]),
+            flags: &all.iter().map(|e| e.flags).collect::<Vec<u8>>(),
+            rkey: if self.regions.is_empty() { &[] } else { &rkey },
         };
-        let data = Data { program, fills: self.fills.clone(), expects: self.expects.clone(), memory: None };
+        let data = Data {
+            program,
+            fills: self.fills.clone(),
+            expects: self.expects.clone(),
+            memory: self.initial.as_deref(),
+            regions: self.regions.clone(),
+            denied: self.denied.clone(),
+        };
         simulate(&spec, &data, &mut || false).map_err(|e| e.to_string())
     }
 
