@@ -11,6 +11,10 @@ use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::{Hints, Spray};
 use crate::verbs::{Completion, CompletionStatus};
 
+/// A window grows by so many times what has landed, until it is what the hint grants: from the start
+/// window to all of it in about a round trip. Ours.
+const RAISE: u64 = 8;
+
 /// Doublings of the wait for a receiver that is not ready.
 const RNR_DOUBLINGS: u32 = 10;
 
@@ -23,10 +27,10 @@ impl MetaRoce {
         if connection.failed {
             return;
         }
+        let current = path.epoch == ack.epoch && path.state == PathState::Up;
+        let before = connection.in_flight;
         // [I27]
-        if path.epoch == ack.epoch && path.state == PathState::Up {
-            self.take_path_report(now, id, ack);
-        }
+        let nearer = current && self.take_path_report(now, id, ack);
         let connection = &mut self.connections[id];
         // [F6.ack-names-serials]
         let (max, mut fresh) = connection.landed.learn(&Serials::of(ack.serial, ack.serials));
@@ -34,11 +38,17 @@ impl MetaRoce {
             self.land_serial(now, id, max.wrapping_sub(fresh.trailing_zeros()));
             fresh &= fresh - 1;
         }
+        // [I23]
+        if ack.serial == max {
+            let landed = before.saturating_sub(self.connections[id].in_flight);
+            self.take_hint(now, id, (ack.hint, nearer), landed);
+        }
         self.wake_after(id, 0, false);
     }
 
-    /// The state of one path: what has landed, what is lost, and what that says of its window.
-    fn take_path_report(&mut self, now: Time, id: usize, ack: &MrAck) {
+    /// The state of one path: what has landed, what is lost, and what that says of its window. Answers
+    /// whether the round trip was the least one so far.
+    fn take_path_report(&mut self, now: Time, id: usize, ack: &MrAck) -> bool {
         let (packets, bytes, lost) = self.land_reported(now, id, ack);
         let connection = &mut self.connections[id];
         let index = ack.path as usize;
@@ -66,9 +76,9 @@ impl MetaRoce {
         if ack.verdict == Verdict::Placed {
             connection.last_progress = now;
         }
-        self.take_hint(now, id, ack.hint, nearer);
         self.refresh_open(id, index);
         self.wake_after(id, plane, lost > 0);
+        nearer
     }
 
     /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, their
@@ -207,30 +217,37 @@ impl MetaRoce {
         }
     }
 
-    /// The receiver's share for this sender becomes its connection window, and its pace (F8).
+    /// The receiver's share for this sender becomes its connection window, and its pace (F8). A smaller
+    /// one is obeyed at once; towards a larger one the window grows with what lands, since the first
+    /// senders of an incast are granted a share before the receiver has heard of the others.
     #[inline]
-    fn take_hint(&mut self, now: Time, id: usize, hint: RateHint, nearer: bool) {
+    fn take_hint(&mut self, now: Time, id: usize, hint: (RateHint, bool), landed: u64) {
+        let (hint, nearer) = hint;
         let connection = &mut self.connections[id];
         connection.hint_at = now;
-        if hint == connection.last_hint && hint != RateHint::NONE && !nearer {
-            return;
+        if hint != connection.last_hint || nearer || hint == RateHint::NONE {
+            connection.last_hint = hint;
+            self.grant(id, hint);
         }
-        connection.last_hint = hint;
+        let connection = &mut self.connections[id];
+        let grown = connection.window + RAISE * landed;
+        connection.window = connection.granted.min(grown);
+    }
+
+    fn grant(&mut self, id: usize, hint: RateHint) {
+        let connection = &mut self.connections[id];
         let mtu = u64::from(self.shape.mtu);
         let Some(rate) = hint.decode() else {
-            (connection.window, connection.pace) = (self.window_cap, 0);
+            (connection.granted, connection.pace) = (self.window_cap, 0);
             return;
         };
         let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
         let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
-        // [F8.hint-as-window]
-        connection.window = (granted + mtu).min(self.window_cap);
         // Less than a packet a round trip cannot be said by a window: one packet at a time, paced.
-        connection.pace =
-            if granted < mtu || self.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
-        if granted < mtu {
-            connection.window = mtu;
-        }
+        let small = granted < mtu;
+        // [F8.hint-as-window]
+        connection.granted = if small { mtu } else { (granted + mtu).min(self.window_cap) };
+        connection.pace = if small || self.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
     }
 }
 

@@ -46,8 +46,9 @@ pub struct Report {
 pub struct Connection {
     /// Payload bytes in flight on all paths.
     pub in_flight: u64,
-    /// Connection window: what the start or the last hint allows.
+    /// Connection window, and what the start or the last hint allows it to become.
     pub window: u64,
+    pub granted: u64,
     pub hint_at: Time,
     pub last_progress: Time,
     /// Earliest timer entry that stands for this connection.
@@ -142,6 +143,7 @@ impl Connection {
             abandoned: None,
             in_flight: 0,
             window: shape.start_window,
+            granted: shape.start_window,
             variation: Variation::new(shape.base_rtt),
             least_rtt: shape.base_rtt,
             last_hint: RateHint::NONE,

@@ -19,13 +19,18 @@ struct Sender {
 
 const IDLE: u32 = u32::MAX;
 
-/// Rounds without data after which a sender holds no share any more. Ours: one could be an accident of timing.
-pub const SILENT_ROUNDS: u64 = 2;
+/// Rounds without data after which a sender that still has some holds no share any more. Ours: as long
+/// as a hint lives; its packets may be queued behind those of others.
+pub const SILENT_ROUNDS: u64 = 8;
+/// And for so many turns, in which every active sender sends one full packet. Ours.
+pub const SILENT_TURNS: u64 = 4;
 
 /// Shares of one receiver.
 #[derive(Debug)]
 pub struct FairShare {
     capacity: Rate,
+    /// Length of a full packet, bytes.
+    packet: u32,
     round: Time,
     round_end: Time,
     dirty: bool,
@@ -36,10 +41,12 @@ pub struct FairShare {
 }
 
 impl FairShare {
-    /// Deals out `capacity`, anew each `round` and whenever a sender comes or goes.
-    pub fn new(capacity: Rate, round: Time) -> FairShare {
+    /// Deals out `capacity`, anew each `round` and whenever a sender comes or goes, to senders of full
+    /// packets of `packet` bytes.
+    pub fn new(capacity: Rate, packet: u32, round: Time) -> FairShare {
         FairShare {
             capacity,
+            packet,
             round,
             round_end: Time::ZERO,
             dirty: false,
@@ -92,7 +99,9 @@ impl FairShare {
     fn deal(&mut self, now: Time) {
         self.dirty = false;
         self.round_end = now + self.round;
-        let silence = Time(SILENT_ROUNDS * self.round.0);
+        // Who gets one packet a turn of all may be silent for some turns.
+        let turn = self.capacity.time_for(Bytes(self.active.len() as u64 * u64::from(self.packet))).0;
+        let silence = Time(SILENT_ROUNDS * self.round.0 + SILENT_TURNS * turn);
         for position in (0..self.active.len()).rev() {
             let sender = self.active[position] as usize;
             if now.since(self.senders[sender].last_seen) > silence {
@@ -150,7 +159,7 @@ mod tests {
     const ROUND: Time = Time::from_us(5);
 
     fn shares(demands: &[u32]) -> Vec<u64> {
-        let mut share = FairShare::new(CAPACITY, ROUND);
+        let mut share = FairShare::new(CAPACITY, 4096, ROUND);
         demands.iter().for_each(|_| share.add_sender());
         for (sender, &demand) in demands.iter().enumerate() {
             share.on_data(Time(1), sender, demand);

@@ -120,7 +120,7 @@ impl MetaRoce {
             controller,
             connections: Vec::new(),
             flight: Flight::new(),
-            shares: FairShare::new(target, environment.base_rtt),
+            shares: FairShare::new(target, config.mtu, environment.base_rtt),
             ready: vec![VecDeque::new(); planes],
             control: vec![VecDeque::new(); planes],
             ports_ready: 0,

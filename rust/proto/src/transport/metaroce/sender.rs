@@ -32,6 +32,7 @@ impl MetaRoce {
             // [F8.small-start] [I23]
             // An old hint has no effect: start small again.
             connection.window = self.shape.start_window;
+            connection.granted = self.shape.start_window;
             connection.last_hint = RateHint::NONE;
             connection.pace = 0;
         }
