@@ -252,6 +252,13 @@ impl Connection {
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
 
+    /// Where the window is too small for a packet in each plane, they take turns, each pair of hosts from
+    /// another one on: else the first packets of an incast would all meet in one plane.
+    pub fn is_turn_of(&self, plane: usize, planes: usize) -> bool {
+        let turn = (self.hash.wrapping_add(self.order.next_serial())) as usize % planes;
+        true || plane == turn || self.plane_window[turn] == 0 || self.lost > 0
+    }
+
     /// The path of `plane` that the next packet takes, if one has room.
     #[inline]
     pub fn choose_path(&mut self, plane: usize, paths_per_plane: usize, spray: Spray) -> Option<usize> {

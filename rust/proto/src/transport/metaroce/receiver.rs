@@ -137,9 +137,15 @@ impl MetaRoce {
         let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict) else {
             return placement;
         };
+        let of_path = u32::from(ledger.untold());
         if verdict == Verdict::Placed {
             connection.placed.insert(header.serial);
         }
+        // Where planes differ in length: what a later report could not name any more is told before.
+        if connection.untold > 0 && connection.placed.is_beyond(connection.pending.header.serial) {
+            self.send_ack(now, id);
+        }
+        let connection = &mut self.connections[id];
         let hint = match self.config.hints {
             crate::config::Hints::Off => RateHint::NONE,
             _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
@@ -154,7 +160,7 @@ impl MetaRoce {
             && !placement.is_some_and(|p| p.message_done)
             && u32::from(connection.untold) < self.config.ack_every
             // Else the count of all could fall on the same paths for ever.
-            && u32::from(ledger.untold()) < 2 * self.config.ack_every;
+            && of_path < 2 * self.config.ack_every;
         if !patient {
             self.send_ack(now, id);
         } else if connection.untold == 1 {

@@ -14,6 +14,9 @@ use super::flight::Sent;
 use crate::config::Hints;
 use crate::outbox::{Cargo, Piece};
 
+/// A hint lives for so many packets at its pace at least. Ours.
+const PACED_LIFE: u64 = 4;
+
 /// What a request without payload counts in windows, bytes: about its length. Ours.
 const REQUEST_BYTES: u32 = 64;
 
@@ -24,11 +27,13 @@ impl MetaRoce {
     /// The packet that connection `id` sends into `plane` now, if it has one and windows allow.
     pub(super) fn pull(&mut self, now: Time, id: usize, plane: PlaneId) -> Option<Packet> {
         let mtu = self.shape.mtu;
+        let mtu_of_all = u64::from(mtu) * self.shape.planes as u64;
         let connection = &mut self.connections[id];
         if connection.failed || !connection.has_work(plane.index()) {
             return None;
         }
-        if connection.in_flight == 0 && now.since(connection.hint_at).0 > self.hint_life {
+        let life = self.hint_life.max(PACED_LIFE * connection.pace);
+        if connection.in_flight == 0 && now.since(connection.hint_at).0 > life {
             // [F8.small-start] [I23]
             // An old hint has no effect: start small again.
             connection.window = self.shape.start_window;
@@ -42,6 +47,10 @@ impl MetaRoce {
             return None;
         }
         // [I25]
+        if connection.window < mtu_of_all && !connection.is_turn_of(plane.index(), self.shape.planes) {
+            connection.blocked |= 1 << plane.0;
+            return None;
+        }
         if connection.pace > 0 && now < connection.paced_until {
             connection.blocked |= 1 << plane.0;
             connection.held_back = true;

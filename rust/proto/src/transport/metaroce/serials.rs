@@ -25,6 +25,12 @@ impl Serials {
         (self.max, [self.before as u32, (self.before >> 32) as u32])
     }
 
+    /// Whether a serial is too old to be told by the set.
+    #[inline]
+    pub const fn is_beyond(&self, serial: u32) -> bool {
+        self.max.wrapping_sub(serial) as i32 > u64::BITS as i32
+    }
+
     /// Adds one.
     #[inline]
     pub fn insert(&mut self, serial: u32) {
