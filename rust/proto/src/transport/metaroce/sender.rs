@@ -15,10 +15,10 @@ use crate::config::Hints;
 use crate::outbox::{Cargo, Piece};
 
 /// What a request without payload counts in windows, bytes: about its length. Ours.
-const REQUEST_BYTES: u32 = 64;
+pub const REQUEST_BYTES: u32 = 64;
 
 /// Packets that a paced connection may be ahead of its pace (protocols call it the burst). Ours.
-const BURST: u64 = 4;
+pub const BURST: u64 = 4;
 
 impl MetaRoce {
     /// The packet that connection `id` sends into `plane` now, if it has one and windows allow.
