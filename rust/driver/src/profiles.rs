@@ -1,6 +1,8 @@
 //! Defaults and what they may be, for those who show them.
 
-use metaroce_fabric::{Ecmp, LossConfig, Switching};
+use metaroce_fabric::{
+    DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS, Switching, TRIM_RESERVE,
+};
 use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
 use metaroce_proto::{MetaRoceConfig, RoceConfig};
 use metaroce_wire::lengths;
@@ -38,6 +40,37 @@ const FABRIC: &[Setting] = &[
         "Ethernet, IPv4, UDP, FCS.",
     ),
     Setting::fixed("least_frame", "bytes", lengths::MIN_FRAME as u64, "IEEE 802.3", "Shortest frame, FCS included."),
+    Setting::fixed(
+        "trimmed",
+        "bytes",
+        lengths::TRIMMED as u64,
+        "ours; UET 1.0.3: at least 24",
+        "A trimmed packet on the wire: frame and headers of either transport.",
+    ),
+    Setting::fixed(
+        "trim_reserve",
+        "divisor",
+        TRIM_RESERVE,
+        "ours: eight trimmed to a whole packet of 4 KiB",
+        "Reserve for trimmed packets, of the queue, without control_priority.",
+    ),
+    Setting::fixed(
+        "loss_draw",
+        "bits",
+        DRAW_BITS as u64,
+        "ours: exact to 2^-32",
+        "Width of a draw of loss, or of an ECN mark.",
+    ),
+    Setting::fixed("most_planes", "planes", MAX_PLANES as u64, "ours: published results have 4 and 8", "Most planes."),
+    Setting::fixed("most_tiers", "tiers", MAX_TIERS as u64, "ours: a three-tier fat tree", "Most tiers of switches."),
+    Setting::fixed(
+        "most_links",
+        "links",
+        MAX_DEGREE as u64,
+        "ours: what a route choice can name",
+        "Most links of a node.",
+    ),
+    Setting::fixed("most_rate", "bit/s", MAX_RATE, "ours: a byte takes a whole picosecond", "Highest rate of a link."),
 ];
 
 /// All defaults, as JSON.

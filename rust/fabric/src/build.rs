@@ -6,10 +6,14 @@ use crate::port::Port;
 use crate::routing::{Edge, PlaneShape, Routes};
 use crate::spec::{FabricSpec, SpecError};
 
-/// Rates above this would need less than a picosecond a byte.
-const MAX_RATE: u64 = 8_000_000_000_000;
-/// What a routing choice can name.
-const MAX_DEGREE: u32 = 1023;
+/// Rates above this, bit/s, would need less than a picosecond a byte.
+pub const MAX_RATE: u64 = 8_000_000_000_000;
+/// Links of a node: what a routing choice can name.
+pub const MAX_DEGREE: u32 = 1023;
+/// Most planes. Ours: published results have 4 and 8.
+pub const MAX_PLANES: u32 = 8;
+/// Most tiers of switches: a three-tier fat tree.
+pub const MAX_TIERS: u32 = 3;
 
 impl Fabric {
     /// Builds the fabric.
@@ -81,7 +85,7 @@ impl Fabric {
                 choices.map(|c| c.count()).max().unwrap_or(1).max(1)
             };
             let mut shift = 0;
-            for tier in 1..=3 {
+            for tier in 1..=MAX_TIERS {
                 let width = widest(tier, &self.switches);
                 for &s in &shape.switches {
                     if self.switches[s as usize].tier == tier {
@@ -140,8 +144,8 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
     if spec.hosts == 0 {
         return Err(SpecError::range("fabric.hosts", 0, "at least 1"));
     }
-    if spec.planes == 0 || spec.planes > 8 {
-        return Err(SpecError::range("fabric.planes", spec.planes, "1 to 8"));
+    if spec.planes == 0 || spec.planes > MAX_PLANES {
+        return Err(SpecError::range("fabric.planes", spec.planes, format!("1 to {MAX_PLANES}")));
     }
     for (i, switch) in spec.switches.iter().enumerate() {
         if switch.plane >= spec.planes {
@@ -151,8 +155,12 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
                 format!("below {}", spec.planes),
             ));
         }
-        if !(1..=3).contains(&switch.tier) {
-            return Err(SpecError::range(format!("fabric.switches.tier[{i}]"), switch.tier, "1 to 3"));
+        if !(1..=MAX_TIERS).contains(&switch.tier) {
+            return Err(SpecError::range(
+                format!("fabric.switches.tier[{i}]"),
+                switch.tier,
+                format!("1 to {MAX_TIERS}"),
+            ));
         }
     }
     for (i, cable) in spec.cables.iter().enumerate() {

@@ -14,6 +14,8 @@ mod port;
 mod routing;
 mod spec;
 
+pub use build::{MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS};
 pub use fabric::{Counters, Drop, End, Fabric, Step};
-pub use loss::threshold as probability;
+pub use loss::{DRAW_BITS, threshold as probability};
+pub use port::TRIM_RESERVE;
 pub use spec::{Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Switching, Target};

@@ -24,6 +24,9 @@ pub(crate) const fn mix(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// Bits of a draw. Ours: probabilities are exact to 2⁻³².
+pub const DRAW_BITS: u32 = u32::BITS;
+
 /// True with probability `threshold` × 2⁻³².
 #[inline]
 pub(crate) fn draw(rng: &mut Pcg32, threshold: u32) -> bool {
@@ -51,7 +54,7 @@ impl Loss {
 /// `probability` in 2⁻³², rounded down; saturates just below 1.
 #[expect(clippy::float_arithmetic, reason = "the one place where a probability given as a float becomes an integer")]
 pub fn threshold(probability: f64) -> u32 {
-    (probability * 4_294_967_296.0) as u32
+    (probability * (1u64 << DRAW_BITS) as f64) as u32
 }
 
 #[cfg(test)]

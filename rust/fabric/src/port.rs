@@ -49,6 +49,10 @@ pub(crate) enum Refusal {
 
 const BIT_PS: u64 = 8 * metaroce_wire::units::PS_PER_S;
 
+/// The reserve for trimmed packets is one in so many bytes of the queue. Ours: room for eight trimmed
+/// packets to each whole one of 4 KiB.
+pub const TRIM_RESERVE: u64 = 4;
+
 impl Port {
     /// The output port at a switch or, with `pulled`, at a host, where nothing ever queues.
     pub(crate) fn new(cable: &Cable, pulled: bool, marks: bool) -> Port {
@@ -119,7 +123,7 @@ impl Port {
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
         let serialisation = self.serialisation(side, packet);
-        if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / 4) {
+        if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / TRIM_RESERVE) {
             return Err(Refusal::Full);
         }
         self.max_backlog = self.max_backlog.max(backlog);

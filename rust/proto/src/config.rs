@@ -204,7 +204,7 @@ impl Default for MetaRoceConfig {
             start_window_percent: 10,
             window_cap_percent: 200,
             hints: Hints::Window,
-            hint_headroom_percent: 200,
+            hint_headroom_percent: 150,
             hint_target_percent: 100,
             hint_life_rtts: 8,
             controller: ControllerKind::Aimd,

@@ -224,8 +224,19 @@ impl Inbox {
         self.streams.iter_mut().flat_map(|s| s.receives.drain(..)).collect()
     }
 
+    /// Bytes that the table of streams takes once stream `id` is in it.
+    #[cfg(test)]
+    pub(crate) fn bytes_with_stream(&mut self, id: StreamId) -> usize {
+        self.stream(id);
+        self.streams.capacity() * size_of::<InStream>()
+    }
+
     fn stream(&mut self, id: StreamId) -> &mut InStream {
         if self.streams.len() <= id.index() {
+            if self.streams.is_empty() {
+                // Most connections have one: room for no more.
+                self.streams.reserve_exact(id.index() + 1);
+            }
             self.streams.resize_with(id.index() + 1, InStream::default);
         }
         &mut self.streams[id.index()]

@@ -65,7 +65,7 @@ struct OutStream {
 }
 
 /// Requests of a stream that may wait for an answer at one time: IBTA's usual initiator depth.
-const READ_DEPTH: usize = 16;
+pub(crate) const READ_DEPTH: usize = 16;
 
 impl OutStream {
     fn must_wait(&self, request: &WorkRequest) -> bool {
@@ -192,8 +192,19 @@ impl Outbox {
         self.messages.push_back(OutMessage { request, sequence, receive, packets, unacked: packets + u32::from(asks) });
     }
 
+    /// Bytes that the table of streams takes once stream `id` is in it.
+    #[cfg(test)]
+    pub(crate) fn bytes_with_stream(&mut self, id: StreamId) -> usize {
+        self.stream(id);
+        self.streams.capacity() * size_of::<OutStream>()
+    }
+
     fn stream(&mut self, id: StreamId) -> &mut OutStream {
         if self.streams.len() <= id.index() {
+            if self.streams.is_empty() {
+                // Most connections have one: room for no more.
+                self.streams.reserve_exact(id.index() + 1);
+            }
             self.streams.resize_with(id.index() + 1, OutStream::default);
         }
         &mut self.streams[id.index()]

@@ -212,6 +212,26 @@ fn identical_runs_are_identical() {
     assert!(run(1) != run(2));
 }
 
+// [F11.extensions]
+#[test]
+fn a_plane_that_the_host_does_not_have_is_refused_and_so_is_the_last_one() {
+    let mut pair = pair(2);
+    let connection = pair.connection;
+    let end = &mut pair.ends[0];
+    for plane in [2, 7, 8, 200, u8::MAX] {
+        for denied in [true, false] {
+            let refused = end.deny(Time::ZERO, connection, PlaneId(plane), denied);
+            assert_eq!(refused, Err(PostError::NoPlaneLeft(plane)));
+        }
+    }
+    assert_eq!(end.deny(Time::ZERO, connection, PlaneId(1), true), Ok(()));
+    assert_eq!(end.deny(Time::ZERO, connection, PlaneId(0), true), Err(PostError::NoPlaneLeft(0)));
+    post_all(&mut pair, 3);
+    pair.run();
+    assert_eq!(pair.succeeded(0, CompletionKind::Sent), [0, 1, 2]);
+    assert!(sent_into(&pair, 1).is_empty());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 

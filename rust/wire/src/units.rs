@@ -52,7 +52,10 @@ impl Time {
 pub struct Stamp(u32);
 
 impl Stamp {
-    const SHIFT: u32 = 10;
+    /// A stamp counts 2^this picoseconds.
+    pub const SHIFT: u32 = 10;
+    /// Width of a stamp, bits.
+    pub const BITS: u32 = u32::BITS;
 
     /// The stamp of `now`.
     pub const fn of(now: Time) -> Stamp {

@@ -9,6 +9,9 @@ use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Str
 use crate::counters::Counters;
 use crate::verbs::{Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
+/// First UDP source port: the dynamic range (RFC 6335), as RoCE NICs use it. The other bits are free.
+pub(crate) const FIRST_PORT: u16 = 0xC000;
+
 /// A connection that has not finished what was posted, for reports on stalled runs.
 #[derive(Clone, Debug)]
 pub struct Stuck {

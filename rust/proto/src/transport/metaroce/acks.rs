@@ -3,20 +3,24 @@
 
 use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 
-use super::connection::{Connection, Resend};
+use super::connection::{Connection, MAX_PATHS, Resend};
 use super::flight::{NIL, Sent};
+use super::ledger::SACK_BITS;
 use super::path::{Acked, PathState};
 use super::serials::Serials;
 use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::{Hints, Spray};
 use crate::verbs::{Completion, CompletionStatus};
 
-/// A window grows by so many times what has landed, until it is what the hint grants: from the start
-/// window to all of it in about a round trip. Ours.
-const RAISE: u64 = 8;
+/// A window grows by so many times what has landed, until it is what the hint grants. Ours: a lone sender
+/// never waits for it, while the first senders of an incast do not jump to what is not theirs.
+pub const RAISE: u64 = 32;
 
-/// Doublings of the wait for a receiver that is not ready.
-const RNR_DOUBLINGS: u32 = 10;
+/// Doublings of the wait for a receiver that is not ready. Ours: from 10 us to 10 ms.
+pub const RNR_DOUBLINGS: u32 = 10;
+
+/// Unmarked acknowledgements of a plane that `Spray::Recycled` remembers. Ours: as many as there may be paths.
+pub const RECYCLED: usize = MAX_PATHS;
 
 impl MetaRoce {
     pub(super) fn handle_ack(&mut self, now: Time, ack: &MrAck) {
@@ -70,7 +74,7 @@ impl MetaRoce {
         path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
         let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
         connection.resize(plane, window, resized);
-        if self.config.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < 64 {
+        if self.config.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < RECYCLED {
             connection.recycled[plane].push_back(bit);
         }
         if ack.verdict == Verdict::Placed {
@@ -100,7 +104,7 @@ impl MetaRoce {
                 ack.verdict == Verdict::Placed
             } else {
                 let k = behind as u32 - 1;
-                k < 256 && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
+                k < SACK_BITS && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
             };
             // [F6.gap-threshold]
             if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {

@@ -8,7 +8,7 @@ use metaroce_wire::{ConnId, Envelope, HostId, PathHeader, PlaneId, RateHint, Sta
 use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
 use super::ledger::PathLedger;
-use super::path::{PathState, SendPath, Variation};
+use super::path::{self, PathState, SendPath, Variation};
 use super::serials::Serials;
 use crate::config::{Entropies, MetaRoceConfig, Spray};
 use crate::inbox::Inbox;
@@ -16,6 +16,8 @@ use crate::outbox::{Outbox, Piece};
 
 /// Most planes of a host.
 pub const MAX_PLANES: usize = 8;
+/// Most paths of a connection in a plane. Ours: one machine word says which have room.
+pub const MAX_PATHS: usize = u64::BITS as usize;
 
 /// Multiplier of the hash that draws source ports.
 const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -134,7 +136,7 @@ pub struct Shape {
 impl Connection {
     pub fn new(shape: &Shape, peer: HostId) -> Connection {
         let hash = Envelope::address_hash(shape.host, peer);
-        let all_open = if shape.paths_per_plane == 64 { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
+        let all_open = if shape.paths_per_plane == MAX_PATHS { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
         Connection {
             peer,
             remote: ConnId(u32::MAX),
@@ -189,8 +191,7 @@ impl Connection {
                 Entropies::Consecutive => hash.wrapping_add(at.1 as u16),
                 Entropies::Hashed => (u64::from(self.hash) << 16 | i as u64).wrapping_mul(HASH).wrapping_shr(48) as u16,
             };
-            let mut path =
-                SendPath::new(at, 0xC000 | port & 0x3FFF, shape.path_window, shape.base_rtt, shape.congestion);
+            let mut path = SendPath::new(at, path::port(port), shape.path_window, shape.base_rtt, shape.congestion);
             if config.denied_planes >> path.plane & 1 == 1 {
                 path.state = PathState::Denied;
             }
@@ -252,11 +253,12 @@ impl Connection {
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
 
-    /// Where the window is too small for a packet in each plane, they take turns, each pair of hosts from
-    /// another one on: else the first packets of an incast would all meet in one plane.
+    /// Where the window is one packet, planes take turns, each pair of hosts from another one on: else the
+    /// packets of an incast would all meet in one plane.
     pub fn is_turn_of(&self, plane: usize, planes: usize) -> bool {
-        let turn = (self.hash.wrapping_add(self.order.next_serial())) as usize % planes;
-        true || plane == turn || self.plane_window[turn] == 0 || self.lost > 0
+        let first = self.hash.wrapping_add(self.order.next_serial()) as usize;
+        let mut turns = (0..planes).map(|k| first.wrapping_add(k) % planes);
+        turns.find(|&turn| self.plane_window[turn] > 0 && self.has_work(turn)).is_none_or(|turn| turn == plane)
     }
 
     /// The path of `plane` that the next packet takes, if one has room.
@@ -292,7 +294,7 @@ impl Connection {
             let path = &self.paths[first + index];
             (u64::from(path.in_flight) << 32).checked_div(u64::from(path.cwnd))
         };
-        (0..64).filter(|index| open >> index & 1 == 1).min_by_key(used)
+        (0..MAX_PATHS).filter(|index| open >> index & 1 == 1).min_by_key(used)
     }
 
     /// The oldest path that was acknowledged unmarked and has room.
@@ -383,5 +385,34 @@ impl Connection {
         let state = if self.failed { "connection failed" } else { "waiting" };
         let (all, progress) = (self.paths.len(), self.last_progress);
         format!("{state}: {answering} of {all} paths answer, no progress since {progress}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape {
+        host: HostId(0),
+        mtu: 4096,
+        planes: 4,
+        paths_per_plane: 4,
+        base_rtt: Time::from_us(5),
+        path_window: 65_536,
+        congestion: State::Swift(0),
+        start_window: 65_536,
+    };
+
+    /// On 4 planes. A path costs what its [`SendPath`] and [`PathLedger`] take, and only where it is used.
+    #[test]
+    fn a_connection_with_one_stream_takes_976_bytes_and_a_path_64_at_each_end() {
+        let mut connection = Connection::new(&SHAPE, HostId(1));
+        assert!(connection.paths.is_empty() && connection.ledgers.is_empty() && connection.recycled.is_empty());
+        let lists = size_of_val(&*connection.resend);
+        let out = connection.outbox.bytes_with_stream(StreamId(0));
+        let within = connection.inbox.bytes_with_stream(StreamId(0));
+        assert_eq!((size_of::<Connection>(), lists, out, within), (632, 128, 104, 112));
+        assert!(size_of::<Connection>() + lists + out + within <= 1024);
+        assert_eq!((size_of::<SendPath>(), size_of::<PathLedger>()), (64, 64));
     }
 }

@@ -65,7 +65,7 @@ impl PathLedger {
             // A copy: what was placed stays placed.
             // [F6.refusal-is-a-hole] [I12]
             self.newest = if self.newest == Verdict::Placed { self.newest } else { verdict };
-        } else if placed && self.max - pps <= 256 {
+        } else if placed && self.max - pps <= SACK_BITS {
             let k = self.max - pps - 1;
             self.bits[(k >> 6) as usize] |= 1 << (k & 63);
         }
@@ -91,7 +91,7 @@ impl PathLedger {
             let low = if shift > 0 && i > words { self.bits[i - words - 1] >> (64 - shift) } else { 0 };
             self.bits[i] = high | low;
         }
-        if steps <= 256 {
+        if steps <= SACK_BITS {
             self.bits[((steps - 1) >> 6) as usize] |= own << ((steps - 1) & 63);
         }
     }

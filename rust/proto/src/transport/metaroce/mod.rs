@@ -25,9 +25,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Time, lengths, prefetch};
 
 use self::cc::{Controller, Place};
-use self::connection::{Connection, MAX_PLANES, Shape};
+use self::connection::{Connection, MAX_PATHS, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
+use self::ledger::SACK_BITS;
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
@@ -37,6 +38,14 @@ use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, R
 
 /// A loss tells for so many base round trips that others are likely. Ours.
 const LOSSY_RTTS: u64 = 64;
+
+/// Bandwidth-delay products of a plane that its paths may have in flight: together at the start, and
+/// any one of them at most. Ours: one is on its way, one may wait in a queue.
+const PLANE_WINDOW_BDPS: u64 = 2;
+/// Least cap of a path's window, packets. Ours: where the network is short, room to grow.
+const LEAST_PATH_CAP: u64 = 4;
+/// Least first window of a path, packets. Ours: the second shows the loss of the first.
+const LEAST_FIRST_WINDOW: u64 = 2;
 
 /// State of one endpoint.
 #[derive(Debug)]
@@ -76,25 +85,27 @@ impl MetaRoce {
         let total = Rate(environment.ports.iter().map(|r| r.0).sum());
         let widest = environment.ports.iter().max().copied().unwrap_or_default();
         let bdp = total.bytes_in(environment.base_rtt).0;
-        let plane_bdp = widest.bytes_in(environment.base_rtt).0;
+        let plane_window = PLANE_WINDOW_BDPS * widest.bytes_in(environment.base_rtt).0;
         let mtu = u64::from(config.mtu);
+        // What one SACK vector can describe.
+        let described = u64::from(SACK_BITS) * mtu;
+        let most = MAX_PATHS as u32;
         let paths_per_plane = match config.paths_per_plane {
             // [F3.path-for-each-route]
             // One for each route, or equally many where it takes more SACK vectors to describe what is in flight.
             0 => {
-                let routes = u64::from(environment.routes.clamp(1, 64));
-                routes * (2 * plane_bdp).div_ceil(256 * mtu * routes).clamp(1, 64 / routes)
+                let routes = u64::from(environment.routes.clamp(1, most));
+                routes * plane_window.div_ceil(described * routes).clamp(1, u64::from(most) / routes)
             }
-            n => u64::from(n.min(64)),
+            n => u64::from(n.min(most)),
         } as usize;
-        // 256 packets are what one SACK vector can describe.
-        let max_path_window = (2 * plane_bdp).clamp(4 * mtu, 256 * mtu) as u32;
-        let path_window = (2 * plane_bdp / paths_per_plane as u64).clamp(2 * mtu, u64::from(max_path_window)) as u32;
+        let cap = plane_window.clamp(LEAST_PATH_CAP * mtu, described);
+        let path_window = (plane_window / paths_per_plane as u64).clamp(LEAST_FIRST_WINDOW * mtu, cap) as u32;
         let place = Place {
             base_rtt: path::ticks(environment.base_rtt),
             bdp,
             paths: (planes * paths_per_plane) as u64,
-            cap: max_path_window,
+            cap: cap as u32,
         };
         let controller = Controller::new(config, place);
         // [I26]

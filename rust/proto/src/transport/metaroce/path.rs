@@ -2,9 +2,26 @@
 
 use metaroce_wire::Time;
 
-use super::cc::{Controller, Signal, State, TICK_SHIFT};
+use super::cc::{Controller, Signal, State, TICK_SHIFT, USED_SHARE};
 use super::flight::Fifo;
+use super::ledger::SACK_BITS;
 use crate::config::{MetaRoceConfig, Spray};
+use crate::transport::FIRST_PORT;
+
+/// A round trip sample counts for one in so many (RFC 6298).
+pub const RTT_GAIN: u32 = 8;
+/// A deviation counts for one in so many. Ours: RFC 6298 has 4, for the samples of one path.
+pub const VARIATION_GAIN: u32 = 8;
+/// The first deviation is one in so many of the round trip (RFC 6298).
+pub const FIRST_VARIATION: u64 = 2;
+/// Expiries in a row that leave the timer as it is. Ours: two may be loss.
+pub const PATIENT_EXPIRIES: u32 = 2;
+/// Doublings of the timer. Ours: to about 10 ms in a data centre.
+pub const TIMER_DOUBLINGS: u32 = 10;
+/// Eager detection waits for one in so many of the doubt. Ours.
+pub const EAGER_SHARE: u64 = 2;
+/// Longest round trip that counts, ticks: half a second. Ours: gains and averages stay within 32 bits.
+pub const LONGEST: u32 = u32::MAX / 8;
 
 /// Whether a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +42,13 @@ pub struct Variation(u32);
 impl Variation {
     /// Half a round trip, so that the first tail detection waits three of them, as RFC 6298 starts.
     pub const fn new(rtt: Time) -> Variation {
-        Variation((rtt.0 >> (TICK_SHIFT + 1)) as u32)
+        Variation(((rtt.0 >> TICK_SHIFT) / FIRST_VARIATION) as u32)
     }
 
     /// A sample missed its path's estimate by `error`.
     #[inline]
     pub fn on_error(&mut self, error: u32) {
-        self.0 = self.0 - self.0 / 8 + error / 8;
+        self.0 = self.0 - self.0 / VARIATION_GAIN + error / VARIATION_GAIN;
     }
 }
 
@@ -115,14 +132,14 @@ impl SendPath {
     }
 
     /// Whether a fresh packet of `mtu` bytes may leave on it. The first one always may: a window
-    /// below one packet would never move. 256 packets are what one SACK can describe. A path that
+    /// below one packet would never move. More than `SACK_BITS` packets no SACK describes. A path that
     /// fell silent gets back what it lost, and nothing more until it answers, unless it is the `only` one.
     #[inline]
     pub fn is_open(&self, mtu: u32, only: bool, spray: Spray) -> bool {
         let roomy = self.in_flight + mtu <= self.cwnd || spray == Spray::Oblivious;
         self.state == PathState::Up
             // [I13] [I19]
-            && (self.in_flight == 0 || roomy && self.packets < 256)
+            && (self.in_flight == 0 || roomy && u32::from(self.packets) < SACK_BITS)
             // [F5.slow-path-stalls-nobody]
             && (self.expiries == 0 || only)
     }
@@ -132,7 +149,7 @@ impl SendPath {
     pub fn on_rtt(&mut self, sample: Time) -> u32 {
         let sample = ticks(sample);
         let error = sample.abs_diff(self.srtt);
-        self.srtt = self.srtt - self.srtt / 8 + sample / 8;
+        self.srtt = self.srtt - self.srtt / RTT_GAIN + sample / RTT_GAIN;
         error
     }
 
@@ -175,7 +192,7 @@ impl SendPath {
             round_over,
             // [F8.mark-trims-its-path] [I20]
             may_cut: !self.cut,
-            used: 2 * u64::from(self.in_flight + bytes) >= u64::from(self.cwnd),
+            used: USED_SHARE * u64::from(self.in_flight + bytes) >= u64::from(self.cwnd),
         };
         let window = controller.on_ack(&mut self.congestion, self.cwnd, &signal);
         if window < self.cwnd {
@@ -213,11 +230,11 @@ impl SendPath {
         let doubt = (deviations << TICK_SHIFT) + config.tail_slack_ps;
         let srtt = u64::from(self.srtt) << TICK_SHIFT;
         let wait = match eager {
-            true => srtt + doubt / 2,
+            true => srtt + doubt / EAGER_SHARE,
             false if config.ack_every > 1 => srtt + doubt + config.ack_delay_ps,
             false => srtt + doubt,
         };
-        Time(wait << u32::from(self.expiries).saturating_sub(2).min(10))
+        Time(wait << u32::from(self.expiries).saturating_sub(PATIENT_EXPIRIES).min(TIMER_DOUBLINGS))
     }
 
     /// The time-based detection found a loss. A batch of packets sent before the last expiry counts once.
@@ -232,7 +249,7 @@ impl SendPath {
     pub fn go_down(&mut self, now: Time, stride: u16) {
         self.leave_for(PathState::Down);
         // [F3.port-may-change]
-        self.entropy = 0xC000 | (self.entropy.wrapping_add(stride) & 0x3FFF);
+        self.entropy = port(self.entropy.wrapping_add(stride));
         self.moment = now;
     }
 
@@ -263,8 +280,10 @@ impl SendPath {
     }
 }
 
-/// Longest round trip that counts, ticks: half a second.
-const LONGEST: u32 = u32::MAX / 8;
+/// The source port that the low bits of `number` give.
+pub const fn port(number: u16) -> u16 {
+    FIRST_PORT | number & !FIRST_PORT
+}
 
 /// A round trip in ticks.
 #[inline]

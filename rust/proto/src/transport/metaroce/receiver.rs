@@ -15,6 +15,9 @@ use super::ledger::{Noted, PathLedger};
 use crate::inbox::{Effect, Placed};
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, Regions};
 
+/// Packets of one path that may wait for an acknowledgement that reports it, in `ack_every`. Ours.
+pub const UNREPORTED: u32 = 2;
+
 impl MetaRoce {
     pub(super) fn handle_data(
         &mut self,
@@ -160,7 +163,7 @@ impl MetaRoce {
             && !placement.is_some_and(|p| p.message_done)
             && u32::from(connection.untold) < self.config.ack_every
             // Else the count of all could fall on the same paths for ever.
-            && of_path < 2 * self.config.ack_every;
+            && of_path < UNREPORTED * self.config.ack_every;
         if !patient {
             self.send_ack(now, id);
         } else if connection.untold == 1 {

@@ -3,20 +3,30 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use metaroce_wire::{Body, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, Time, lengths};
+use metaroce_wire::{Body, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, RateHint, Time, lengths};
 
 use super::connection::{Connection, Resend};
 use super::flight::NIL;
 use super::path::PathState;
 use super::{LOSSY_RTTS, MetaRoce};
-use crate::config::Tail;
+use crate::config::{Hints, Tail};
 use crate::verbs::{Completion, CompletionStatus, PostError};
 
 /// Where nothing moves at all, probes thin out: one in this part of the silence. Ours.
-const SILENCE_SHARE: u64 = 8;
+pub const SILENCE_SHARE: u64 = 8;
 
 /// From so many packets in flight on a path on, its losses are left to the gap rule. Ours.
-const FOLLOWED: u16 = 3;
+pub const FOLLOWED: u16 = 3;
+
+/// One down of so many paths of a plane, and the plane is given up. Ours: half are hardly chance.
+pub const PLANE_DOWN_SHARE: usize = 2;
+
+/// A path that goes down moves its port on by the paths of a plane and this. Ours: past all siblings, and to
+/// another residue, which ECMP reads.
+pub const STRIDE_BEYOND: u16 = 1;
+
+/// Expiries in a row that count as a timeout. Ours: the first is tail detection at its work.
+pub const TIMEOUT_EXPIRIES: u8 = 2;
 
 impl MetaRoce {
     /// The connection's timer: declares what is overdue lost, probes paths that are down, and
@@ -119,6 +129,12 @@ impl MetaRoce {
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
         self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
+        if connection.last_hint == RateHint::NONE && self.config.hints != Hints::Off {
+            // Nothing was ever heard of the receiver: one packet will do to ask.
+            connection.granted = self.shape.mtu.into();
+            connection.window = connection.granted;
+        }
+        let path = &mut connection.paths[index];
         let window = path.cwnd;
         path.on_loss(&self.controller);
         let resized = path.cwnd;
@@ -126,7 +142,7 @@ impl MetaRoce {
         let path = &connection.paths[index];
         self.counters.timer_detections += 1;
         self.counts.count(id, index, |c| c.lost_tail += 1);
-        self.counters.timeouts += u64::from(path.expiries >= 2);
+        self.counters.timeouts += u64::from(path.expiries >= TIMEOUT_EXPIRIES);
         // [F5.down-after-expiries] [F5.failure-is-not-congestion]
         if u32::from(path.expiries) >= self.config.down_after {
             self.path_down(now, id, index);
@@ -145,13 +161,13 @@ impl MetaRoce {
         let connection = &self.connections[id];
         let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
         // [F5.plane-down-with-half]
-        if 2 * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
+        if PLANE_DOWN_SHARE * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
             own.for_each(|sibling| self.leave(now, id, sibling));
         }
     }
 
     fn leave(&mut self, now: Time, id: usize, index: usize) {
-        let stride = self.shape.paths_per_plane as u16 + 1;
+        let stride = self.shape.paths_per_plane as u16 + STRIDE_BEYOND;
         let connection = &mut self.connections[id];
         // [I16]
         // The last path stays: its last-resort timer keeps trying.
@@ -191,6 +207,9 @@ impl MetaRoce {
 
     /// Takes a plane out of use for a connection, or back into it (F11: an extension call).
     pub(super) fn set_denied(&mut self, now: Time, id: usize, plane: usize, denied: bool) -> Result<(), PostError> {
+        if plane >= self.shape.planes {
+            return Err(PostError::NoPlaneLeft(plane as u8));
+        }
         if self.connections[id].paths.is_empty() {
             self.connections[id].open_paths(&self.shape, &self.config);
         }

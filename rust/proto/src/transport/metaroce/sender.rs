@@ -15,19 +15,18 @@ use crate::config::Hints;
 use crate::outbox::{Cargo, Piece};
 
 /// A hint lives for so many packets at its pace at least. Ours.
-const PACED_LIFE: u64 = 4;
+pub const PACED_LIFE: u64 = 4;
 
 /// What a request without payload counts in windows, bytes: about its length. Ours.
-const REQUEST_BYTES: u32 = 64;
+pub const REQUEST_BYTES: u32 = 64;
 
 /// Packets that a paced connection may be ahead of its pace (protocols call it the burst). Ours.
-const BURST: u64 = 4;
+pub const BURST: u64 = 4;
 
 impl MetaRoce {
     /// The packet that connection `id` sends into `plane` now, if it has one and windows allow.
     pub(super) fn pull(&mut self, now: Time, id: usize, plane: PlaneId) -> Option<Packet> {
         let mtu = self.shape.mtu;
-        let mtu_of_all = u64::from(mtu) * self.shape.planes as u64;
         let connection = &mut self.connections[id];
         if connection.failed || !connection.has_work(plane.index()) {
             return None;
@@ -47,7 +46,7 @@ impl MetaRoce {
             return None;
         }
         // [I25]
-        if connection.window < mtu_of_all && !connection.is_turn_of(plane.index(), self.shape.planes) {
+        if connection.window <= u64::from(mtu) && !connection.is_turn_of(plane.index(), self.shape.planes) {
             connection.blocked |= 1 << plane.0;
             return None;
         }

@@ -1,7 +1,10 @@
-//! Which of a connection's packets have been placed, by serial: the highest, and the 64 before it.
+//! Which of a connection's packets have been placed, by serial: the highest, and the [`REACH`] before it.
 //!
 //! The receiver keeps one to tell with every acknowledgement, the sender one of what it was told: an
 //! acknowledgement then covers packets of any path, and what lost ones before it said (ours).
+
+/// Serials before the highest that a set knows. Ours: what one acknowledgement adds to those before it.
+pub const REACH: u32 = u64::BITS;
 
 /// A set of serials near its maximum. Serials wrap.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +54,7 @@ impl Serials {
         };
         let all = own | theirs;
         *self = Serials { max, before: (all >> 1) as u64 };
-        (max, theirs & !own & ((1 << 65) - 1))
+        (max, theirs & !own & ((1 << (REACH + 1)) - 1))
     }
 }
 
@@ -77,7 +80,7 @@ mod tests {
                     let (max, mut fresh) = known.learn(&told);
                     while fresh != 0 {
                         let serial = max.wrapping_sub(fresh.trailing_zeros());
-                        prop_assert!(seen.insert(serial) || seen.len() > 64, "{serial} twice");
+                        prop_assert!(seen.insert(serial) || seen.len() > REACH as usize, "{serial} twice");
                         fresh &= fresh - 1;
                     }
                 }

@@ -5,7 +5,7 @@ use metaroce_wire::{ConnId, Envelope, HostId, StreamId, Time};
 use crate::config::RoceConfig;
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
-use crate::transport::Stuck;
+use crate::transport::{FIRST_PORT, Stuck};
 
 /// Peer pair with all its QPs, which live in the transport's table.
 #[derive(Debug)]
@@ -76,14 +76,11 @@ impl Connection {
     }
 }
 
-/// First UDP source port: the dynamic range (RFC 6335), as RoCEv2 NICs use it.
-pub const FIRST_PORT: u16 = 0xC000;
-
 /// UDP source port of QP `qp` at `host` towards `peer`, constant for its life: a mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
 pub fn entropy(host: HostId, peer: HostId, qp: u32) -> u16 {
     let pair = u64::from(host.0) << 32 | u64::from(peer.0);
     let mixed = mix(mix(pair) ^ u64::from(qp));
-    FIRST_PORT | (mixed >> 50) as u16
+    FIRST_PORT | (mixed >> (u64::BITS - FIRST_PORT.trailing_zeros())) as u16
 }
 
 /// The splitmix64 step.

@@ -83,6 +83,10 @@ pub const MIN_RATE_MBPS: u64 = 1;
 /// A rate this close to the line's, as a right shift of that, is the line's. Ours: halving the
 /// distance never ends; a tenth of a percent is beyond a rate limiter.
 pub const AT_LINE_SHIFT: u32 = 10;
+/// A cut takes alpha ÷ this of the rate (SIGCOMM 2015).
+pub const CUT: u64 = 2;
+/// An increase closes one in so many of the distance to the target (SIGCOMM 2015).
+pub const RECOVERY: u64 = 2;
 
 /// One parameter set, scaled to the rate of a port.
 #[derive(Clone, Debug)]
@@ -244,7 +248,7 @@ impl Limiter {
         if params.rule == CutRule::AtOnce || self.timer_stage > 0 {
             self.target = self.rate;
         }
-        let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
+        let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(CUT * ONE)) as u64;
         self.rate = (self.rate - cut).max(params.min_rate).min(params.line.0);
         if params.rule == CutRule::AtOnce {
             self.alpha = raised(self.alpha, params.keep);
@@ -263,7 +267,7 @@ impl Limiter {
             self.target += if low > params.stages { params.hyper } else { params.additive };
             self.target = self.target.min(params.line.0);
         }
-        self.rate += (self.target - self.rate).div_ceil(2);
+        self.rate += (self.target - self.rate).div_ceil(RECOVERY);
         if params.line.0 - self.rate <= params.line.0 >> AT_LINE_SHIFT {
             (self.rate, self.target) = (params.line.0, params.line.0);
             self.increase_due = Time::NEVER;

@@ -2,8 +2,9 @@
 
 use metaroce_wire::lengths;
 
-use super::{connection, dcqcn};
+use super::dcqcn;
 use crate::settings::Setting;
+use crate::transport::FIRST_PORT;
 
 const MICROSECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000 * MICROSECOND;
@@ -210,6 +211,14 @@ pub const ROCEV2: &[Setting] = &[
         "ours: halving the distance never ends",
         "A rate this close to the line's is the line's: 2^-this of it.",
     ),
+    Setting::fixed("dcqcn_cut", "divisor", dcqcn::CUT, "SIGCOMM 2015", "A cut takes alpha by this of the rate."),
+    Setting::fixed(
+        "dcqcn_recovery",
+        "divisor",
+        dcqcn::RECOVERY,
+        "SIGCOMM 2015",
+        "An increase closes one in so many of the distance to the target.",
+    ),
     Setting::fixed(
         "ack_timeout_unit",
         "ps",
@@ -241,9 +250,9 @@ pub const ROCEV2: &[Setting] = &[
     Setting::fixed(
         "first_port",
         "port",
-        connection::FIRST_PORT as u64,
+        FIRST_PORT as u64,
         "RFC 6335: dynamic ports",
-        "First UDP source port; the rest is a hash of QP and hosts.",
+        "First UDP source port; its zero bits are a hash of QP and hosts.",
     ),
     Setting::fixed("bth", "bytes", lengths::BTH as u64, "IBTA", "Base transport header, in every packet."),
     Setting::fixed(

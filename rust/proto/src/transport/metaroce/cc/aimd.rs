@@ -1,11 +1,15 @@
 //! DCTCP (RFC 8257) per path and round trip, the default (F8): the share of marked packets feeds an
 //! estimate, a marked round cuts the window once by half of it, an unmarked one adds a part of an MTU.
 
-use super::Signal;
+use super::{Signal, USED_SHARE};
 use crate::config::MetaRoceConfig;
 
 /// Scale of the ECN estimate: 1.0.
-const ALPHA_ONE: u32 = 1 << 10;
+pub const ALPHA_ONE: u32 = 1 << 10;
+/// First estimate: 1.0 (RFC 8257).
+pub const FIRST_ALPHA: u32 = ALPHA_ONE;
+/// A marked round takes the estimate ÷ this of the window (RFC 8257).
+pub const CUT: u32 = 2;
 
 /// Marks of a path: counts of the round, and the estimate.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +21,7 @@ pub struct Marks {
 
 impl Marks {
     /// Nothing seen; the first mark halves (RFC 8257).
-    pub const START: Marks = Marks { acked: 0, marked: 0, alpha: ALPHA_ONE as u16 };
+    pub const START: Marks = Marks { acked: 0, marked: 0, alpha: FIRST_ALPHA as u16 };
 
     /// The estimate in thousandths.
     pub const fn permille(self) -> u16 {
@@ -68,8 +72,8 @@ impl Aimd {
         *marks = Marks { acked: 0, marked: 0, alpha: alpha as u16 };
         // [F8.ecn-aimd] [F8.dctcp-cut]
         if marked > 0 {
-            window - (u64::from(window) * u64::from(alpha) / u64::from(2 * ALPHA_ONE)) as u32
-        } else if 2 * acked * self.mtu >= window {
+            window - (u64::from(window) * u64::from(alpha) / u64::from(CUT * ALPHA_ONE)) as u32
+        } else if USED_SHARE as u32 * acked * self.mtu >= window {
             // Only a window that is used may grow.
             window + if self.coupled { self.growth / signal.paths.max(1) } else { self.growth }
         } else {

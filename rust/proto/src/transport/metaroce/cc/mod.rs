@@ -13,9 +13,9 @@
 //! The seam, not the controller, keeps every window within one MTU and the cap. The path tells a
 //! round by its sequence, and lets a window fall once in a round at most: a cut starts a new round.
 
-mod aimd;
-mod nscc;
-mod swift;
+pub mod aimd;
+pub mod nscc;
+pub mod swift;
 
 pub use self::aimd::Aimd;
 pub use self::nscc::Nscc;
@@ -24,6 +24,16 @@ use crate::config::{ControllerKind, MetaRoceConfig};
 
 /// Round trips are kept in ticks of 2¹⁰ ps, about a nanosecond.
 pub const TICK_SHIFT: u32 = 10;
+/// A window is in use where one in so many of its bytes is in flight. Ours.
+pub const USED_SHARE: u64 = 2;
+/// A loss that cuts takes one in so many of the window: what Falcon cuts on a first retransmission.
+pub const LOSS_CUT: u32 = 2;
+/// Beta of a cut by delay: UEC (gamma) and Falcon (multiplicative decrease factor) both have 0.8.
+pub const BETA_PERCENT: u64 = 80;
+/// No cut by delay takes more than one in so many of the window (UEC, max_md_jump; Falcon).
+pub const MOST_CUT: u32 = 2;
+/// Growth is kept in such parts of a byte. Ours: small steps of large windows count.
+pub const PARTS: u64 = 1 << u8::BITS;
 
 /// What an acknowledgement tells the controller of its path.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +151,7 @@ impl Controller {
     #[inline]
     pub fn on_loss(&self, window: u32) -> u32 {
         // [F8.loss-cuts-nothing] [I21]
-        if self.cut_on_loss { (window / 2).max(self.mtu) } else { window }
+        if self.cut_on_loss { (window / LOSS_CUT).max(self.mtu) } else { window }
     }
 }
 
@@ -165,21 +175,20 @@ impl State {
     }
 }
 
-/// Adds growth of `parts` 1/256 bytes to `window`, and keeps what is less than a byte for later.
+/// Adds growth of `parts` 1/[`PARTS`] bytes to `window`, and keeps what is less than a byte for later.
 #[inline]
 fn grow(window: u32, fraction: &mut u8, parts: u64) -> u32 {
     let parts = parts + u64::from(*fraction);
     *fraction = parts as u8;
-    (u64::from(window) + (parts >> 8)).min(u64::from(u32::MAX)) as u32
+    (u64::from(window) + (parts / PARTS)).min(u64::from(u32::MAX)) as u32
 }
 
-/// `window` less β (over − target) ÷ over of itself, half at most: β = 0.8 and half are what UEC
-/// (gamma, max_md_jump) and Falcon (multiplicative decrease factor, its maximum) both give.
+/// `window` less β (over − target) ÷ over of itself, half at most.
 #[inline]
 fn cut(window: u32, over: u32, target: u32) -> u32 {
     let excess = u64::from(over - target);
-    let less = u64::from(window) * excess * 4 / (5 * u64::from(over));
-    window - less.min(u64::from(window / 2)) as u32
+    let less = u64::from(window) * excess * BETA_PERCENT / (100 * u64::from(over));
+    window - less.min(u64::from(window / MOST_CUT)) as u32
 }
 
 #[cfg(test)]

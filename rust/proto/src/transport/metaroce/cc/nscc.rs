@@ -10,14 +10,26 @@
 //! an eighth of the largest window: for a path of a few packets that is less than one of them.
 //! Increments count at once instead of every 8 MTU: their sum is the same.
 
-use super::{Place, Signal, TICK_SHIFT, cut, grow};
+use super::{PARTS, Place, Signal, TICK_SHIFT, cut, grow};
 use crate::config::MetaRoceConfig;
 
-/// Network that the constants are given for: 100 Gbit/s × 12 us, bytes, and 12 us in ticks.
-const REFERENCE_BDP: u64 = 150_000;
-const REFERENCE_RTT: u64 = 12_000_000 >> TICK_SHIFT;
-/// A delay below 1 us is a clear path (htsim of the Ultra Ethernet Consortium), ticks.
-const CLEAR: u32 = 1_000_000 >> TICK_SHIFT;
+/// Network that the constants are given for: 100 Gbit/s × 12 us, bytes, and 12 us in picoseconds.
+pub const REFERENCE_BDP: u64 = 150_000;
+pub const REFERENCE_RTT: u64 = 12_000_000;
+/// A delay below 1 us is a clear path (htsim of the Ultra Ethernet Consortium), picoseconds.
+pub const CLEAR: u64 = 1_000_000;
+/// Largest window: this × the share of the bandwidth-delay product (MaxWnd).
+pub const MOST_PERCENT: u64 = 150;
+/// alpha, MTU in a window's worth of bytes at no delay.
+pub const ALPHA: u64 = 4;
+/// fi, MTU in a window's worth of bytes beyond the target.
+pub const FAIR: u64 = 5;
+/// eta, of an MTU in a round.
+pub const ETA_PERCENT: u64 = 15;
+/// fi_scale, of each byte on a clear path.
+pub const FAST_PERCENT: u64 = 25;
+/// Precision of growth by delay: parts of a tick's worth.
+const FINE: u64 = 256;
 
 /// No window grows by more at once, 1/256 bytes.
 const MOST: u64 = u32::MAX as u64;
@@ -64,16 +76,16 @@ impl Nscc {
         let all = place.bdp.min(1 << 36);
         let bdp = (all / place.paths.max(1)).max(1);
         let target = (u64::from(place.base_rtt) * u64::from(config.delay_target_percent) / 100).max(1);
-        let scaled = u64::from(config.mtu) * 256 * bdp;
+        let scaled = u64::from(config.mtu) * PARTS * bdp;
         Nscc {
-            cap: (bdp * 3 / 2).min(u64::from(u32::MAX)) as u32,
+            cap: (bdp * MOST_PERCENT / 100).min(u64::from(u32::MAX)) as u32,
             mtu: config.mtu,
             target: target.min(u64::from(u32::MAX / 4)) as u32,
             // b ÷ target is 1 ÷ 12 us.
-            alpha: (4 * scaled / REFERENCE_BDP * 256) / REFERENCE_RTT,
-            fair: 5 * scaled / REFERENCE_BDP,
-            eta: 15 * scaled / (100 * REFERENCE_BDP),
-            fast: 256 * all / (4 * REFERENCE_BDP),
+            alpha: (ALPHA * scaled / REFERENCE_BDP * FINE) / (REFERENCE_RTT >> TICK_SHIFT),
+            fair: FAIR * scaled / REFERENCE_BDP,
+            eta: ETA_PERCENT * scaled / (100 * REFERENCE_BDP),
+            fast: PARTS * all * FAST_PERCENT / (100 * REFERENCE_BDP),
         }
     }
 
@@ -101,7 +113,7 @@ impl Nscc {
             } else if self.is_clear(delay, window, queued, signal.packets) {
                 self.fast * bytes
             } else {
-                let of_window = self.alpha.saturating_mul(u64::from(self.target - queued)) >> 8;
+                let of_window = self.alpha.saturating_mul(u64::from(self.target - queued)) / FINE;
                 of_window.min(MOST) * bytes / all
             };
         }
@@ -111,7 +123,7 @@ impl Nscc {
     /// Whether a window's worth of packets has found the path clear.
     #[inline]
     fn is_clear(&self, delay: &mut Delay, window: u32, queued: u32, packets: u32) -> bool {
-        if queued >= CLEAR {
+        if u64::from(queued) >= CLEAR >> TICK_SHIFT {
             delay.clear = 0;
             return false;
         }

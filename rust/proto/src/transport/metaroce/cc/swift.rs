@@ -9,13 +9,15 @@
 //! Left out: windows below one packet (the seam's floor), and the window for the receiver's NIC,
 //! which the rate hint replaces (F8).
 
-use super::{Signal, cut, grow};
+use super::{PARTS, Signal, cut, grow};
 use crate::config::MetaRoceConfig;
 
 /// Flow scaling spans windows of 0.1 to 256 packets (Falcon): 1 ÷ (1/√0.1 − 1/√256) in 1/1024.
-const SCALE: u64 = 330;
+pub const SCALE: u64 = 330;
 /// 1/√256 in 1/1024.
-const LEAST: u32 = 64;
+pub const LEAST: u32 = 64;
+/// MTU that a window grows by in a round (Falcon: additive increment).
+pub const GROWTH: u64 = 1;
 
 /// Settings of Swift.
 #[derive(Clone, Debug)]
@@ -47,7 +49,8 @@ impl Swift {
             return window;
         }
         let paths = if self.coupled { signal.paths.max(1) } else { 1 };
-        let growth = 256 * u64::from(self.mtu) * u64::from(signal.bytes) / (u64::from(window) * u64::from(paths));
+        let step = GROWTH * PARTS * u64::from(self.mtu);
+        let growth = step * u64::from(signal.bytes) / (u64::from(window) * u64::from(paths));
         grow(window, fraction, growth)
     }
 
