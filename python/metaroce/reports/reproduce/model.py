@@ -35,10 +35,10 @@ class Raw(str):
 
 
 def standard(result: Result) -> dict[str, float]:
-    """Bandwidths, time and repairs of any run; completion times of its messages where they were recorded.
+    """Bandwidths, time and repairs of any run; of an AllToAll whose entries were recorded, completion times.
 
-    ``fct_p50_us`` and ``fct_p99_us`` count from the start of the run, so they mean something where all messages start
-    there, as in the direct AllToAll.
+    ``fct_…_us`` count from the start of the run, where all messages of the direct AllToAll start;
+    a message that did not end in a run that was stopped never ends.
     """
     values = {
         "busbw": result.busbw_gbs,
@@ -49,9 +49,10 @@ def standard(result: Result) -> dict[str, float]:
         "bound": float(result.status != "done"),
         "stalled": float(result.status == "stalled"),
     }
-    if result.wqe_placed_ps is not None:
-        placed = result.wqe_placed_ps.astype(float)
-        ended = np.where(placed < 2.0**63, placed, math.inf)[result.wqe_placed_ps > 0]
+    if result.wqe_placed_ps is not None and result.collective == "alltoall":
+        placed = result.wqe_placed_ps[result.wqe_placed_ps < 1 << 63].astype(float)  # others are no messages, or open
+        ended = np.append(placed, [math.inf] * (result.ranks * (result.ranks - 1) - len(placed)))
+        values["fct_mean_us"] = float(ended.mean()) / 1e6
         for name, share in (("fct_p50_us", 50), ("fct_p99_us", 99)):
             values[name] = float(np.percentile(ended, share, method="inverted_cdf")) / 1e6
     return values
@@ -105,7 +106,7 @@ class Row:
     @property
     def name(self) -> str:
         """The labels in one line."""
-        return " ".join(self.setup.labels)
+        return ", ".join(self.setup.labels)
 
 
 @dataclass(frozen=True)
