@@ -1,8 +1,8 @@
 """The command line: arguments in, tables on stdout, progress and errors on stderr, an exit status that tells.
 
-Exit status: 0 all right; 1 a wrong element, a missed bandwidth floor or a run that did not finish; 2 bad input, refused
-in one line that names field, value and what is allowed; 130 interrupted. Commands are imported when they are called, so
-that `--help` does not wait for numerics.
+Exit status: 0 all right; 1 a wrong element, a missed bandwidth floor, a shape that fails or a run that did not finish;
+2 bad input, refused in one line that names field, value and what is allowed; 130 interrupted. Commands are imported
+when they are called, so that `--help` does not wait for numerics.
 """
 
 from __future__ import annotations
