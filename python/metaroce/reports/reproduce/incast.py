@@ -19,7 +19,8 @@ FABRIC = "incast-1000"
 WATCHED = 32
 """Senders whose connections are sampled, spread evenly over all."""
 WITHIN, TRIPS, FAIR, LOST, TAIL = 0.05, 2.0, 0.99, 0.001, 1.1
-"""Of the fair share; round trips (published: one or two); Jain's index; packets lost once settled; p99 completion over the ideal (*ours*)."""
+"""Of the fair share; round trips (published: one or two); Jain's index; packets
+lost once settled; p99 completion over the ideal (*ours*)."""
 
 _TRIPS = "{:.1f}"
 
