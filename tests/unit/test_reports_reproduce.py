@@ -156,7 +156,7 @@ def made(monkeypatch, busbw):
     )
     monkeypatch.setitem(TARGETS, "R1", lambda quick: Target("R1", "more | at every point", "here", (sheet,), judge))
     monkeypatch.setattr(
-        reproduce, "_measured", lambda key: {"busbw": busbw(key[0], key[2]), "bound": 0.0, "at": math.inf}
+        reproduce, "_measured", lambda key: {"busbw": busbw(key[0], key[2]), "stopped": 0.0, "at": math.inf}
     )
     return Reproducing(["R1"], seeds=2).report("1.2.3")
 
@@ -170,6 +170,18 @@ def test_values_are_medians_over_seeds_of_ratios_within_a_seed(monkeypatch):
     assert report.failed == []
 
 
+def test_a_run_that_does_not_end_fails_the_shape_and_shows_a_bound(monkeypatch):
+    made(monkeypatch, lambda text, seed: 10.0)
+    monkeypatch.setattr(
+        reproduce, "_measured", lambda key: {"busbw": 10.0, "at": 0.0, "stopped": float("1%" in key[0])}
+    )
+    report = Reproducing(["R1"], seeds=2).report("1.2.3")
+    assert report.failed == ["R1"]
+    assert report.outcomes[0].finding.checks[-1].failures == ("1%: 2 runs",)
+    [table] = tables.sheets(report.outcomes[0])
+    assert [row[-1] for row in table.rows] == ["100.0%", "< 100.0%"]
+
+
 def test_the_document_has_the_documented_keys_and_null_for_what_never_happened(monkeypatch):
     report = made(monkeypatch, lambda text, seed: 10.0 if "'0'" in text else 4.0)
     document = json.loads(json.dumps(tables.to_dict(report), allow_nan=False))
@@ -178,7 +190,7 @@ def test_the_document_has_the_documented_keys_and_null_for_what_never_happened(m
     assert document["model"].startswith("MetaRoCE-style model, independent")
     [target] = document["targets"]
     assert list(target) == "target published setup passed gives located shape sheets".split()
-    assert target["shape"] == [{"statement": "most is kept", "passed": False, "failures": ["1%: too little"]}]
+    assert target["shape"][0] == {"statement": "most is kept", "passed": False, "failures": ["1%: too little"]}
     row = target["sheets"][0]["rows"][1]
     assert list(row) == ["labels", "scenario", "reference", "values"]
     assert row["labels"] == {"loss": "1%"}

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ... import simulation
 from ...errors import ConfigError, SimulationStalled
@@ -18,7 +18,7 @@ from ...result import Result
 from ...scenario import Scenario
 from .incast import r6
 from .loss import r1, r2, r3
-from .model import Finding, Measure, Row, Setup, Target
+from .model import Check, Finding, Measure, Row, Setup, Sheets, Target, failures
 from .planes import r4, r5
 
 TARGETS: Mapping[str, Callable[[bool], Target]] = {"R1": r1, "R2": r2, "R3": r3, "R4": r4, "R5": r5, "R6": r6}
@@ -107,7 +107,8 @@ class Reproducing:
 
     def _outcome(self, target: Target, measured: Mapping[Key, dict[str, float]]) -> Outcome:
         sheets = [[self._row(setup, measured) for setup in sheet.setups] for sheet in target.sheets]
-        return Outcome(target, sheets, target.judge(sheets))
+        finding = target.judge(sheets)
+        return Outcome(target, sheets, replace(finding, checks=(*finding.checks, _ended(sheets))))
 
     def _row(self, setup: Setup, measured: Mapping[Key, dict[str, float]]) -> Row:
         each = [measured[setup.scenario, setup.measure, seed] for seed in self.seeds]
@@ -137,6 +138,15 @@ def _measured(key: Key) -> dict[str, float]:
         partial: Result = stalled.result
         return measure(partial)
     return measure(result)
+
+
+def _ended(sheets: Sheets) -> Check:
+    """What no figure is worth without."""
+    own = [row for rows in sheets for row in rows if "rocev2" not in row.setup.scenario]
+    stopped = failures(
+        own, lambda row: not sum(row.values["stopped"]), lambda row: f"{sum(row.values['stopped']):.0f} runs"
+    )
+    return Check("every run of metaroce ends by itself, none stalls", stopped)
 
 
 def number(value: float) -> float | None:

@@ -129,7 +129,7 @@ def incast(result: Result) -> dict[str, float]:
         "fct_p99": p99,
         "queue_kib": result.counters["max_queue_bytes"] / 1024,
         "dropped": result.counters["dropped_queue"] / result.counters["data_packets_sent"],
-        "stalled": float(result.status == "stalled"),
+        "stopped": float(result.status != "done"),
     }
 
 

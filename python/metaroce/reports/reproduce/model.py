@@ -46,8 +46,7 @@ def standard(result: Result) -> dict[str, float]:
         "time_us": result.time_us,
         "resent": result.retransmitted,
         "timeouts": float(result.timeouts),
-        "bound": float(result.status != "done"),
-        "stalled": float(result.status == "stalled"),
+        "stopped": float(result.status != "done"),
     }
     if result.wqe_placed_ps is not None and result.collective == "alltoall":
         placed = result.wqe_placed_ps[result.wqe_placed_ps < 1 << 63].astype(float)  # others are no messages, or open

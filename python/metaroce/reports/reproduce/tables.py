@@ -182,7 +182,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _median(row: Row, figure: Figure) -> str:
-    bound = figure.bound if "bound" in row.values and any(row.values["bound"]) else ""
+    bound = figure.bound if any(row.values["stopped"]) else ""
     return bound + _text(row.median(figure.key), figure)
 
 
