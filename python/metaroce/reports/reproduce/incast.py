@@ -112,6 +112,7 @@ def incast(result: Result) -> dict[str, float]:
     hinted = bool(columns["hint_bps"].any())
     settled_at = max(f + b * base / 1e6 for f, b in zip(firsts, bases, strict=True)) * 1e6 if hinted else time[half]
     before, after = _lost(result.paths, settled_at)
+    after = after if math.isfinite(settled_at) else math.inf  # there is no time after it
     placed = result.wqe_placed_ps.astype(float)
     ideal = result.size_bytes * 8e12 / result.payload_line_rate_bps
     p50, p99 = (float(np.percentile(placed, p, method="inverted_cdf")) / ideal for p in (50, 99))
@@ -170,7 +171,11 @@ def judge_r6(sheets: Sheets) -> Finding:
     slow = failures(on, lambda row: row.median("own_trips") <= TRIPS, lambda row: _settling(row.median("own_trips")))
     unfair = failures(on, lambda row: row.median("jain") >= FAIR, lambda row: f"Jain {row.median('jain'):.4f}")
     noisy = failures(
-        on, lambda row: row.median("lost_after") <= LOST, lambda row: f"{row.median('lost_after'):.2%} lost after"
+        on,
+        lambda row: row.median("lost_after") <= LOST,
+        lambda row: (
+            f"{row.median('lost_after'):.2%} lost after" if math.isfinite(row.median("lost_after")) else "never settled"
+        ),
     )
     late = failures(
         on, lambda row: row.median("fct_p99") <= TAIL, lambda row: f"p99 {row.median('fct_p99'):.3f} of ideal"

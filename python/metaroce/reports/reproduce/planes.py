@@ -32,7 +32,7 @@ def _fabric(planes: int) -> Raw:
 def r4(quick: bool) -> Target:
     """Weak scaling over planes, and over connections on 8 planes against one."""
     ring, direct, share = (8, 4, 4) if quick else (32, 16, 8)
-    counts, lossy = ((1, 4), ()) if quick else ((1, 2, 4, 8), (1, 4, 8))
+    counts, lossy = ((1, 4), ()) if quick else ((1, 2, 4, 8), (1, 4))
     figures = (BUSBW, LINE, Figure("kept", "of linear", "", "{:.1%}", "< "))
     sheets = [
         Sheet(
