@@ -1,8 +1,8 @@
 """The command line: arguments in, tables on stdout, progress and errors on stderr, an exit status that tells.
 
-Exit status: 0 all right; 1 a wrong element, a missed bandwidth floor or a run that did not finish; 2 bad input, refused
-in one line that names field, value and what is allowed; 130 interrupted. Commands are imported when they are called, so
-that `--help` does not wait for numerics.
+Exit status: 0 all right; 1 a wrong element, a missed bandwidth floor, a shape that fails or a run that did not finish;
+2 bad input, refused in one line that names field, value and what is allowed; 130 interrupted. Commands are imported
+when they are called, so that `--help` does not wait for numerics.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 _COMMANDS = {
     "compare": ("compare:compare", "Collectives × losses × transports, side by side: the main job."),
+    "reproduce": ("reproduce:reproduce", "Published results R1 to R6 beside what the model gives, with their sweeps."),
     "all_reduce_perf": ("perf:all_reduce_perf", "nccl-tests: AllReduce (ring)."),
     "reduce_scatter_perf": ("perf:reduce_scatter_perf", "nccl-tests: ReduceScatter (ring)."),
     "all_gather_perf": ("perf:all_gather_perf", "nccl-tests: AllGather (ring)."),

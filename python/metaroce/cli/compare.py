@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ from cyclopts import Parameter
 
 from ..errors import ConfigError
 from .options import ScenarioOptions
+from .progress import progress
 
 if TYPE_CHECKING:
     from ..reports.compare import Comparison
@@ -62,7 +61,7 @@ def compare(
     jobs = plan.jobs()
     folder = _folder(out) if out else None
     workers = os.cpu_count() or 1
-    with _progress(Comparing.runs(jobs)) as advance:
+    with progress(Comparing.runs(jobs), "comparing") as advance:
         cells = Comparing(jobs, workers=workers, on_done=advance).cells()
     shown = [cell for cell, job in zip(cells, jobs, strict=True) if job.shown]
     result = Comparison(plan.scenario_dict(jobs), __version__, shown)
@@ -104,19 +103,3 @@ def _write(result: Comparison, folder: Path) -> None:
     (folder / "compare.json").write_text(json.dumps(result.to_dict(), indent=2) + "\n")
     write_svg(result, folder / "compare.svg")
     print(f"wrote {folder / 'compare.json'} and {folder / 'compare.svg'}", file=sys.stderr)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Count finished runs on stderr: a bar on a terminal, one line otherwise."""
-    if not sys.stderr.isatty():
-        print(f"metaroce: {total} runs on {os.cpu_count() or 1} cores", file=sys.stderr)
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("comparing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)

@@ -23,6 +23,8 @@ _KINDS = {
 _SCALED = re.compile(r"([0-9.]+)([a-zA-Z]+)")
 _LARGE = 1 << 14
 """From here on, bytes read better with a prefix."""
+_ALLOWED = 20
+"""Width at which what is allowed goes on in the next line."""
 
 Profile = dict[str, Any]
 """``kind`` (of the core), ``overrides`` (settings by name) and ``settings`` (rows as in `metaroce._core.profiles`)."""
@@ -59,7 +61,7 @@ def listing() -> Table:
 def tables(name: str) -> Iterator[Table]:
     """The settings of a profile, then its constants."""
     profile = load(name)
-    for kind, range_ in (("setting", [Column("allowed", right=False)]), ("constant", [])):
+    for kind, range_ in (("setting", [Column("allowed", right=False, width=_ALLOWED)]), ("constant", [])):
         columns = [
             Column(kind, right=False), Column("value"), Column("unit", right=False),
             *range_, Column("source", right=False),

@@ -3,18 +3,21 @@
 A report makes a `Table`; this module alone knows how one looks. Both forms have the same characters in the same places.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import IO
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: heading, unit under it, and the side its cells lean to."""
+    """A column: heading, unit under it, the side its cells lean to, and the width at which they wrap (0: never)."""
 
     name: str
     unit: str = ""
     right: bool = True
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,19 +32,7 @@ class Table:
 
 def plain(table: Table) -> Iterator[str]:
     """Lines of aligned text, two spaces between columns, no trailing blanks."""
-    head = [[column.name for column in table.columns]]
-    if any(column.unit for column in table.columns):
-        head.append([column.unit for column in table.columns])
-    lines = [*head, *table.rows]
-    widths = [max(len(row[i]) for row in lines) for i in range(len(table.columns))]
-    if table.title:
-        yield table.title
-    for row in lines:
-        cells = (
-            text.rjust(width) if column.right else text.ljust(width)
-            for text, width, column in zip(row, widths, table.columns, strict=True)
-        )
-        yield ("  " + "  ".join(cells)).rstrip()
+    yield from (text for text, _ in _lines(table))
 
 
 def show(table: Table, stream: IO[str]) -> None:
@@ -53,7 +44,32 @@ def show(table: Table, stream: IO[str]) -> None:
     from rich.text import Text
 
     console = Console(file=stream)
-    lines = list(plain(table))
-    heads = ["bold"] * (len(lines) - len(table.rows))
-    for text, style in zip(lines, [*heads, *(table.styles or [""] * len(table.rows))], strict=True):
+    for text, style in _lines(table):
         console.print(Text(text, style=style), soft_wrap=True)  # a narrow terminal wraps; no cell is ever cut
+
+
+def _lines(table: Table) -> Iterator[tuple[str, str]]:
+    """Each line with its style; a row whose cells wrap takes several."""
+    head = [[column.name for column in table.columns]]
+    if any(column.unit for column in table.columns):
+        head.append([column.unit for column in table.columns])
+    if table.title:
+        yield table.title, "bold"
+    styles = [*["bold"] * len(head), *(table.styles or [""] * len(table.rows))]
+    rows = [_wrapped(table.columns, row) for row in (*head, *table.rows)]
+    widths = [max(len(line[i]) for row in rows for line in row) for i in range(len(table.columns))]
+    for row, style in zip(rows, styles, strict=True):
+        for line in row:
+            cells = (
+                text.rjust(width) if column.right else text.ljust(width)
+                for text, width, column in zip(line, widths, table.columns, strict=True)
+            )
+            yield ("  " + "  ".join(cells)).rstrip(), style
+
+
+def _wrapped(columns: Sequence[Column], row: Sequence[str]) -> list[tuple[str, ...]]:
+    cells = [
+        textwrap.wrap(text, column.width) or [""] if column.width else [text]
+        for text, column in zip(row, columns, strict=True)
+    ]
+    return list(zip_longest(*cells, fillvalue=""))

@@ -357,10 +357,9 @@ impl Simulation {
     #[inline]
     fn pull(&mut self, now: Time, host: usize) {
         let endpoint = &mut self.endpoints[host];
-        let mut ports = endpoint.ports_ready() & self.idle[host];
-        while ports != 0 {
+        // A pull for one port may make another ready.
+        while let ports @ 1.. = endpoint.ports_ready() & self.idle[host] {
             let plane = PlaneId(ports.trailing_zeros() as u8);
-            ports &= ports - 1;
             let mut sent = false;
             while let Some(mut packet) = endpoint.poll_transmit(now, plane) {
                 sent = true;

@@ -253,12 +253,12 @@ impl Connection {
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
 
-    /// Where the window is one packet, planes take turns, each pair of hosts from another one on: else the
-    /// packets of an incast would all meet in one plane.
-    pub fn is_turn_of(&self, plane: usize, planes: usize) -> bool {
+    /// Where the window is too small for a packet in each plane, planes take turns, each pair of hosts from
+    /// another one on: else the first planes to ask would have all of it. Whose turn it is.
+    pub fn turn(&self, planes: usize) -> Option<usize> {
         let first = self.hash.wrapping_add(self.order.next_serial()) as usize;
         let mut turns = (0..planes).map(|k| first.wrapping_add(k) % planes);
-        turns.find(|&turn| self.plane_window[turn] > 0 && self.has_work(turn)).is_none_or(|turn| turn == plane)
+        turns.find(|&turn| self.plane_window[turn] > 0 && self.has_work(turn))
     }
 
     /// The path of `plane` that the next packet takes, if one has room.

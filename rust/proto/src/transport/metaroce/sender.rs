@@ -46,10 +46,16 @@ impl MetaRoce {
             return None;
         }
         // [I25]
-        if connection.window <= u64::from(mtu) && !connection.is_turn_of(plane.index(), self.shape.planes) {
+        if connection.window < u64::from(mtu) * self.shape.planes as u64
+            && let Some(turn) = connection.turn(self.shape.planes)
+            && turn != plane.index()
+        {
             connection.blocked |= 1 << plane.0;
+            let waits = connection.blocked & (1 << turn);
+            self.wake(id, waits);
             return None;
         }
+        let connection = &mut self.connections[id];
         if connection.pace > 0 && now < connection.paced_until {
             connection.blocked |= 1 << plane.0;
             connection.held_back = true;
