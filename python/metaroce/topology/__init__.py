@@ -18,6 +18,7 @@ from .leaf_spine import LeafSpine
 from .schema import Ecn, HostLinks, Link, PlaneChanges, Topology
 from .sites import Sites
 
+# [F9.any-fabric]
 GENERATORS: dict[str, type[Topology]] = {
     "leaf-spine": LeafSpine,
     "fat-tree": FatTree,

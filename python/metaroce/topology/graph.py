@@ -34,6 +34,9 @@ class Cable(LinkChanges):
 class Graph(Topology):
     """``hosts`` hosts, the listed switches, the listed cables."""
 
+    # A scale-up domain is one switch and short cables.
+    # [F12.scale-up]
+
     kind: Literal["graph"] = "graph"
     hosts: int = Field(ge=1)
     switches: list[Switch]

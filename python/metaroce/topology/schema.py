@@ -181,6 +181,7 @@ class Topology(Config, ABC):
         """A cable between two switches of a plane."""
         return self._changes(plane).link.over(self.link)
 
+    # [F12.storage-incast]
     def host_cables(self, plane: int, hosts: int) -> list[Link]:
         """The cable of every host into a plane; raises `ConfigError` for ``host_links`` that name one twice."""
         usual = self._changes(plane).host_link.over(self.host_link.over(self.cable(plane)))

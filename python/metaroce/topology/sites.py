@@ -39,6 +39,7 @@ class Sites(Topology):
             self._add_plane(fabric, plane)
         return fabric
 
+    # [F12.scale-across]
     def _add_plane(self, fabric: Fabric, plane: int) -> None:
         leaves = [fabric.switch(f"p{plane}.leaf{i}", plane, LEAF_TIER) for i in range(self.sites * self.leaves)]
         spines = [fabric.switch(f"p{plane}.spine{i}", plane, SPINE_TIER) for i in range(self.sites * self.spines)]
