@@ -46,13 +46,7 @@ impl MetaRoce {
             return None;
         }
         // [I25]
-        if connection.window < u64::from(mtu) * self.shape.planes as u64
-            && let Some(turn) = connection.turn(self.shape.planes)
-            && turn != plane.index()
-        {
-            connection.blocked |= 1 << plane.0;
-            let waits = connection.blocked & (1 << turn);
-            self.wake(id, waits);
+        if self.waits_for_turn(id, plane.index()) {
             return None;
         }
         let connection = &mut self.connections[id];
@@ -78,6 +72,19 @@ impl MetaRoce {
         };
         let piece = connection.outbox.next_piece()?;
         self.build(now, id, plane, Resend { piece, path: path as u16, attempts: 0 })
+    }
+
+    /// Whether the window is small and it is another plane's turn, which is then ready.
+    fn waits_for_turn(&mut self, id: usize, plane: usize) -> bool {
+        let connection = &mut self.connections[id];
+        if connection.window >= u64::from(self.shape.mtu) * self.shape.planes as u64 {
+            return false;
+        }
+        let Some(turn) = connection.turn(self.shape.planes).filter(|&turn| turn != plane) else { return false };
+        connection.blocked |= 1 << plane;
+        let waits = connection.blocked & (1 << turn);
+        self.wake(id, waits);
+        true
     }
 
     /// The next lost piece that may leave through `plane`, and the path it takes.
@@ -148,6 +155,12 @@ impl MetaRoce {
         };
         self.counters.data_packets += 1;
         self.counters.resent += u64::from(what.attempts > 0);
+        if connection.window < mtu * self.shape.planes as u64
+            && let Some(turn) = connection.turn(self.shape.planes)
+        {
+            let waits = connection.blocked & (1 << turn);
+            self.wake(id, waits);
+        }
         let envelope = self.envelope(id, entropy, plane, Class::Data);
         Some(Packet { envelope: Envelope { len, ..envelope }, body })
     }
