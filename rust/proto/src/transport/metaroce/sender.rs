@@ -82,8 +82,7 @@ impl MetaRoce {
         }
         let Some(turn) = connection.turn(self.shape.planes).filter(|&turn| turn != plane) else { return false };
         connection.blocked |= 1 << plane;
-        let waits = connection.blocked & (1 << turn);
-        self.wake(id, waits);
+        self.wake(id, 1 << turn);
         true
     }
 
@@ -158,8 +157,7 @@ impl MetaRoce {
         if connection.window < mtu * self.shape.planes as u64
             && let Some(turn) = connection.turn(self.shape.planes)
         {
-            let waits = connection.blocked & (1 << turn);
-            self.wake(id, waits);
+            self.wake(id, 1 << turn);
         }
         let envelope = self.envelope(id, entropy, plane, Class::Data);
         Some(Packet { envelope: Envelope { len, ..envelope }, body })
