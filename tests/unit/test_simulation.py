@@ -178,3 +178,11 @@ def test_bad_tensors_are_refused_in_one_line(call, message):
     with pytest.raises(mr.ConfigError, match=message) as error:
         call()
     assert "\n" not in str(error.value)
+
+
+def test_every_plane_has_as_many_bins():
+    writes = [(0, 1, 4096), (0, 1, "1MiB", 50_000_000)]
+    scenario = mr.Scenario(workload=mr.Flows(writes=writes), ranks=2, record_bin="1us")
+    bins = mr.run(scenario).plane_bins
+    assert len({len(plane) for plane in bins}) == 1
+    assert sum(map(sum, bins)) == 4096 + 2**20

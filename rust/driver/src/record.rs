@@ -193,7 +193,7 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         resolved: resolved(spec),
         counters,
         plane_bytes: simulation.recorder.plane_bytes,
-        plane_bins: simulation.recorder.bins,
+        plane_bins: equal_bins(simulation.recorder.bins),
         stalled,
         wqe_done: simulation.recorder.done,
         wqe_placed: simulation.recorder.placed,
@@ -202,6 +202,13 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         telemetry: simulation.sampler.map(|sampler| sampler.tables),
         payload_line_rate: rate,
     }
+}
+
+/// As many bins for each plane.
+fn equal_bins(mut planes: Vec<Vec<u64>>) -> Vec<Vec<u64>> {
+    let most = planes.iter().map(Vec::len).max().unwrap_or(0);
+    planes.iter_mut().for_each(|bins| bins.resize(most, 0));
+    planes
 }
 
 fn resolved(spec: &Spec) -> serde_json::Value {

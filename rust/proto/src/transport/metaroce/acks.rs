@@ -249,7 +249,7 @@ impl MetaRoce {
         let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
         // Less than a packet a round trip cannot be said by a window: one packet at a time, paced.
         let small = granted < mtu;
-        // [F8.hint-as-window]
+        // [F8.hint-as-window] [F8.incast-in-two-rtts]
         connection.granted = if small { mtu } else { (granted + mtu).min(self.window_cap) };
         connection.pace = if small || self.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
     }
