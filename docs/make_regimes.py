@@ -115,7 +115,7 @@ is drawn once a packet, end to end, for data and acknowledgements.""".splitlines
     with ThreadPoolExecutor(cpu_count()) as pool:
         for table in TABLES:
             lines += _lines(table, arguments.seeds, pool)
-            print(table.title, file=sys.stderr)
+            sys.stderr.write(f"{table.title}\n")
     arguments.out.write_text("\n".join(lines) + "\n")
 
 
