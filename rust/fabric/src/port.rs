@@ -85,6 +85,13 @@ impl Port {
         u64::from(packet.len) * u64::from(self.ps_per_byte)
     }
 
+    /// The transmitter has so much more to do, behind `backlog`.
+    #[inline]
+    fn occupy(&mut self, now: Time, backlog: u64, serialisation: u64) {
+        self.max_backlog = self.max_backlog.max(backlog);
+        self.busy_until = now.0.max(self.busy_until) + serialisation;
+    }
+
     // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
     #[inline]
@@ -104,10 +111,7 @@ impl Port {
         if full && side[link].up {
             return Err(Refusal::Full);
         }
-        if backlog > self.max_backlog {
-            self.max_backlog = backlog;
-        }
-        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.occupy(now, backlog, serialisation);
         self.last_len = packet.len;
         // A link that is down swallows what its transmitter still sends.
         if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
@@ -126,8 +130,7 @@ impl Port {
         if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / TRIM_RESERVE) {
             return Err(Refusal::Full);
         }
-        self.max_backlog = self.max_backlog.max(backlog);
-        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.occupy(now, backlog, serialisation);
         Ok(Time(self.busy_until + self.delay))
     }
 
@@ -157,8 +160,7 @@ impl Port {
         if full && side.up {
             return Err(Refusal::Full);
         }
-        self.max_backlog = self.max_backlog.max(backlog);
-        self.busy_until = now.0.max(self.busy_until) + serialisation;
+        self.occupy(now, backlog, serialisation);
         self.first_until = start + serialisation;
         if full { Err(Refusal::Down) } else { Ok(Time(self.first_until + self.delay)) }
     }

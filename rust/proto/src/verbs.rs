@@ -102,6 +102,12 @@ impl Completion {
         Completion { wr_id, connection, stream, kind: CompletionKind::Sent, status, bytes, imm: None }
     }
 
+    /// What is reported of a work request that has ended: nothing where it succeeded unsignaled.
+    pub(crate) fn to_report(connection: ConnId, ended: &Ended, status: CompletionStatus) -> Option<Completion> {
+        let silent = ended.unsignaled && status == CompletionStatus::Success;
+        (!silent).then(|| Completion::of_request(connection, ended, status))
+    }
+
     /// A receive has ended without a message.
     pub(crate) const fn of_receive(
         connection: ConnId,

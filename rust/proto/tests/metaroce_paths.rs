@@ -9,7 +9,7 @@ use metaroce_proto::{CompletionKind, CompletionStatus, MetaRoceConfig, PostError
 use metaroce_wire::{Body, PlaneId, Time, lengths};
 use proptest::prelude::*;
 
-use pair::schedule::{check_all, check_completions, draws, message, post_schedule};
+use pair::schedule::{check_all, check_completions, draws, message, post_schedule, random_fate};
 use pair::sprayed::{DELAY, MTU, ROUTES, data, longest_gap, lose, pair, pair_with, receive, sent_into, totals, write};
 use pair::{Fate, Pair};
 
@@ -247,12 +247,7 @@ proptest! {
     ) {
         let config = MetaRoceConfig { paths_per_plane, ..MetaRoceConfig::default() };
         let mut pair = pair_with(&config, planes, DELAY);
-        let mut draw = draws(seed);
-        pair.fate(move |_| match draw() {
-            n if n < loss_permille => Fate::Lost,
-            n if marked && n > 900 => Fate::Marked,
-            _ => Fate::Arrives,
-        });
+        pair.fate(random_fate(seed, loss_permille, marked));
         post_schedule(&mut pair, &messages);
         pair.run();
         check_all(&pair, &messages)?;

@@ -12,7 +12,7 @@ use metaroce_proto::{
 use metaroce_wire::{Body, Bytes, Ecn, HostId, Opcode, Packet, Rate, Rkey, RoceAckKind, StreamId, Time, lengths};
 use proptest::prelude::*;
 
-use pair::schedule::{check_all, draws, message, post_schedule};
+use pair::schedule::{check_all, message, post_schedule, random_fate};
 use pair::{Fate, Pair};
 
 const RATE: Rate = Rate::from_gbps(200);
@@ -324,12 +324,7 @@ proptest! {
         // 20 % loss needs more than 7 retries now and then; the property is about bytes.
         let config = RoceConfig { qps_per_plane, window_percent, retry_count: 60, ..RoceConfig::default() };
         let mut pair = pair(&config, planes);
-        let mut draw = draws(seed);
-        pair.fate(move |_| match draw() {
-            n if n < loss_permille => Fate::Lost,
-            n if marked && n > 900 => Fate::Marked,
-            _ => Fate::Arrives,
-        });
+        pair.fate(random_fate(seed, loss_permille, marked));
         post_schedule(&mut pair, &messages);
         pair.run();
         check_all(&pair, &messages)?;

@@ -1,10 +1,10 @@
 //! Random schedules of messages, and what must hold of any of them under any loss.
 
 use metaroce_proto::{CompletionKind, ReceiveRequest, WorkRequest};
-use metaroce_wire::{Opcode, StreamId, Time};
+use metaroce_wire::{Opcode, Packet, StreamId, Time};
 use proptest::prelude::*;
 
-use super::Pair;
+use super::{Fate, Pair};
 
 /// A message of a random schedule.
 #[derive(Clone, Debug)]
@@ -72,6 +72,16 @@ pub fn check_completions(pair: &Pair, messages: &[Message]) -> Result<(), TestCa
     let posted: usize = messages.iter().map(|m| if m.write { 1 } else { 2 }).sum();
     prop_assert_eq!(pair.completions[0].len() + pair.completions[1].len(), posted);
     Ok(())
+}
+
+/// Loses `loss_permille` of all packets, and marks some where `marked`.
+pub fn random_fate(seed: u64, loss_permille: u64, marked: bool) -> impl FnMut(&Packet) -> Fate {
+    let mut draw = draws(seed);
+    move |_| match draw() {
+        n if n < loss_permille => Fate::Lost,
+        n if marked && n > 900 => Fate::Marked,
+        _ => Fate::Arrives,
+    }
 }
 
 /// Draws in 0..1000 from a seed.

@@ -1,6 +1,8 @@
 //! What an acknowledgement changes at the sender: packets land or are lost, windows move, the
 //! receiver's hint is obeyed.
 
+use std::collections::VecDeque;
+
 use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 
 use super::connection::{Connection, MAX_PATHS, Resend};
@@ -256,15 +258,8 @@ impl MetaRoce {
 }
 
 /// `sent` was placed: its message may be complete, and others of its stream with it.
-fn landed(
-    id: ConnId,
-    connection: &mut Connection,
-    sent: &Sent,
-    completions: &mut std::collections::VecDeque<Completion>,
-) {
+fn landed(id: ConnId, connection: &mut Connection, sent: &Sent, completions: &mut VecDeque<Completion>) {
     connection.outbox.acknowledge(sent.piece.message, |ended, status| {
-        if status != CompletionStatus::Success || !ended.unsignaled {
-            completions.push_back(Completion::of_request(id, &ended, status));
-        }
+        completions.extend(Completion::to_report(id, &ended, status));
     });
 }

@@ -256,8 +256,8 @@ impl Connection {
     /// Where the window is too small for a packet in each plane, planes take turns, each pair of hosts from
     /// another one on: else the first planes to ask would have all of it. Whose turn it is; nobody's while
     /// lost packets wait, since not every plane may take those.
-    pub fn turn(&self, planes: usize) -> Option<usize> {
-        if self.lost > 0 {
+    pub fn turn(&self, mtu: u32, planes: usize) -> Option<usize> {
+        if self.window >= u64::from(mtu) * planes as u64 || self.lost > 0 {
             return None;
         }
         let first = self.hash.wrapping_add(self.order.next_serial()) as usize;

@@ -32,7 +32,6 @@ use self::ledger::SACK_BITS;
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
-use crate::inbox::Effect;
 use crate::telemetry::PathTable;
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
@@ -226,13 +225,7 @@ impl Transport for MetaRoce {
             self.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
             return;
         }
-        let completions = &mut self.completions;
-        let mut released = Vec::new();
-        state.inbox.post(request, |effect| match effect {
-            Effect::Execute(request) => released.push(request),
-            other => completions.extend(other.completion(connection)),
-        });
-        released.into_iter().for_each(|request| self.execute(connection.index(), request));
+        self.with_inbox(connection, |inbox, effect| inbox.post(request, effect));
     }
 
     fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {

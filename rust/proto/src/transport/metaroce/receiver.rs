@@ -5,15 +5,16 @@
 //! arrive within `ack_delay_ps` (ours).
 
 use metaroce_wire::{
-    Body, Class, Ecn, Envelope, MrAck, MrData, MrRequest, Opcode, Packet, PathHeader, RateHint, Request, Sending,
-    Stamp, Time, Verdict, lengths,
+    Body, Class, ConnId, Ecn, Envelope, MrAck, MrData, MrRequest, Opcode, Packet, PathHeader, RateHint, Request,
+    Sending, Stamp, Time, Verdict, lengths,
 };
 
 use super::MetaRoce;
 use super::connection::Report;
 use super::ledger::{Noted, PathLedger};
-use crate::inbox::{Effect, Placed};
-use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, Regions};
+use crate::config::Hints;
+use crate::inbox::{Effect, Inbox, Placed};
+use crate::verbs::{Atomic, Completion, Placement, Regions};
 
 /// Packets of one path that may wait for an acknowledgement that reports it, in `ack_every`. Ours.
 pub const UNREPORTED: u32 = 2;
@@ -36,9 +37,7 @@ impl MetaRoce {
         } else if segment.opcode == Opcode::Response {
             let completions = &mut self.completions;
             let placed = connection.outbox.place_answer(segment, envelope.src, |ended, status| {
-                if status != CompletionStatus::Success || !ended.unsignaled {
-                    completions.push_back(Completion::of_request(id, &ended, status));
-                }
+                completions.extend(Completion::to_report(id, &ended, status));
             });
             connection.last_progress = now;
             if let Placed::Fresh(Placement { message_done: true, .. }) = placed {
@@ -47,15 +46,7 @@ impl MetaRoce {
             }
             placed
         } else {
-            let completions = &mut self.completions;
-            // Payload sets off no execution by itself; what it lets through comes back here.
-            let mut released = Vec::new();
-            let placed = connection.inbox.place(segment, data.imm, regions, |effect| match effect {
-                Effect::Execute(request) => released.push(request),
-                other => completions.extend(other.completion(id)),
-            });
-            released.into_iter().for_each(|request| self.execute(id.index(), request));
-            placed
+            self.with_inbox(id, |inbox, effect| inbox.place(segment, data.imm, regions, effect))
         };
         self.acknowledge(now, envelope, (&data.header, segment.backlog), &placed)
     }
@@ -68,26 +59,37 @@ impl MetaRoce {
         } else if asked.request.opcode == Opcode::Probe {
             Placed::Taken
         } else {
-            let completions = &mut self.completions;
-            let mut released = Vec::new();
-            let placed = connection.inbox.ask(&asked.request, regions, |effect| match effect {
-                Effect::Execute(request) => released.push(request),
-                other => completions.extend(other.completion(id)),
-            });
-            released.into_iter().for_each(|request| self.execute(id.index(), request));
-            placed
+            self.with_inbox(id, |inbox, effect| inbox.ask(&asked.request, regions, effect))
         };
         self.acknowledge(now, envelope, (&asked.header, asked.request.backlog), &placed);
     }
 
+    /// Lets the inbox of a connection take something, and does what that sets off: completions are
+    /// reported, requests whose turn has come are executed.
+    #[inline]
+    pub(super) fn with_inbox<R>(
+        &mut self,
+        id: ConnId,
+        take: impl FnOnce(&mut Inbox, &mut dyn FnMut(Effect)) -> R,
+    ) -> R {
+        let completions = &mut self.completions;
+        let mut released = Vec::new();
+        let taken = take(&mut self.connections[id.index()].inbox, &mut |effect| match effect {
+            Effect::Execute(request) => released.push(request),
+            other => completions.extend(other.completion(id)),
+        });
+        released.into_iter().for_each(|request| self.execute(id, request));
+        taken
+    }
+
     /// A request of the peer takes effect: its answer is a message like any other, but of no stream of ours.
-    pub(super) fn execute(&mut self, id: usize, request: Request) {
+    fn execute(&mut self, id: ConnId, request: Request) {
         if request.opcode.is_atomic() {
-            self.atomics.push_back(Atomic { connection: metaroce_wire::ConnId(id as u32), request });
+            self.atomics.push_back(Atomic { connection: id, request });
             return;
         }
         let len = if request.opcode == Opcode::Read { request.operands[0] } else { 0 };
-        self.answer(id, &request, len, 0);
+        self.answer(id.index(), &request, len, 0);
     }
 
     /// Sends the answer to a request: `len` bytes from its address, or `value`.
@@ -150,7 +152,7 @@ impl MetaRoce {
         }
         let connection = &mut self.connections[id];
         let hint = match self.config.hints {
-            crate::config::Hints::Off => RateHint::NONE,
+            Hints::Off => RateHint::NONE,
             _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
         };
         connection.untold += 1;

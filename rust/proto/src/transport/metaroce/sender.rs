@@ -45,11 +45,11 @@ impl MetaRoce {
             connection.blocked |= 1 << plane.0;
             return None;
         }
-        // [I25]
         if self.waits_for_turn(id, plane.index()) {
             return None;
         }
         let connection = &mut self.connections[id];
+        // [I25]
         if connection.pace > 0 && now < connection.paced_until {
             connection.blocked |= 1 << plane.0;
             connection.held_back = true;
@@ -74,14 +74,13 @@ impl MetaRoce {
         self.build(now, id, plane, Resend { piece, path: path as u16, attempts: 0 })
     }
 
-    /// Whether the window is small and it is another plane's turn, which is then ready.
+    /// Whether it is the turn of another plane than `plane`, which is then ready.
     fn waits_for_turn(&mut self, id: usize, plane: usize) -> bool {
-        let connection = &mut self.connections[id];
-        if connection.window >= u64::from(self.shape.mtu) * self.shape.planes as u64 {
+        let Some(turn) = self.connections[id].turn(self.shape.mtu, self.shape.planes).filter(|&turn| turn != plane)
+        else {
             return false;
-        }
-        let Some(turn) = connection.turn(self.shape.planes).filter(|&turn| turn != plane) else { return false };
-        connection.blocked |= 1 << plane;
+        };
+        self.connections[id].blocked |= 1 << plane;
         self.wake(id, 1 << turn);
         true
     }
@@ -154,9 +153,7 @@ impl MetaRoce {
         };
         self.counters.data_packets += 1;
         self.counters.resent += u64::from(what.attempts > 0);
-        if connection.window < mtu * self.shape.planes as u64
-            && let Some(turn) = connection.turn(self.shape.planes)
-        {
+        if let Some(turn) = connection.turn(self.shape.mtu, self.shape.planes) {
             self.wake(id, 1 << turn);
         }
         let envelope = self.envelope(id, entropy, plane, Class::Data);
