@@ -125,6 +125,7 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
         return Err(DriverError::config("on_error", "continue", "stop, with more than one iteration"));
     }
     spec.transport.check().map_err(|e| DriverError::Config(e.to_string()))?;
+    check_denied(spec)?;
     if spec.record_bin_ps == Some(0) {
         return Err(DriverError::config("record_bin_ps", 0, "at least 1"));
     }
@@ -145,6 +146,17 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
         }
     }
     check_payload(spec, data, ranks)
+}
+
+/// A transport needs a plane, and denies planes that there are.
+fn check_denied(spec: &Spec) -> Result<(), DriverError> {
+    let TransportConfig::MetaRoce(config) = &spec.transport else { return Ok(()) };
+    let all = (1u32 << spec.fabric.planes) - 1;
+    if config.denied_planes >= all {
+        let allowed = format!("0 to {}: a bit for each of {} planes, one left", all - 1, spec.fabric.planes);
+        return Err(DriverError::config("transport.denied_planes", config.denied_planes, allowed));
+    }
+    Ok(())
 }
 
 fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverError> {

@@ -17,7 +17,7 @@ fn told(change: impl Fn(&mut Value)) -> String {
 #[test]
 fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
     let hosts = NET.hosts();
-    let cases: [(&[&str], String); 15] = [
+    let cases: [(&[&str], String); 16] = [
         (&["loss.probability", "1", "p < 1"], told(|s| s["loss"] = json!({"probability": 1.0}))),
         (&["loss.probability", "-0.1"], told(|s| s["loss"] = json!({"probability": -0.1}))),
         (
@@ -33,6 +33,7 @@ fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
         (&["iterations", "0"], told(|s| s["iterations"] = json!(0))),
         (&["transport.mtu", "100"], told(|s| s["transport"]["mtu"] = json!(100))),
         (&["transport.ecn_gain_shift", "40", "1 to 10"], told(|s| s["transport"]["ecn_gain_shift"] = json!(40))),
+        (&["transport.denied_planes", "15", "one left"], told(|s| s["transport"]["denied_planes"] = json!(15))),
         (
             &["faults[0].id", "99"],
             told(|s| s["faults"] = json!([{"at_ps": 0, "target": "plane", "id": 99, "up": false}])),
