@@ -338,14 +338,21 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     }
     pairs.sort_unstable();
     pairs.dedup();
+    let mut bound = Vec::new();
     for (a, b) in pairs {
         let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
         endpoints[host_b as usize].bind(at_b, at_a);
+        bound.push((host_a as usize, at_a, host_b as usize));
+        bound.push((host_b as usize, at_b, host_a as usize));
         connections[a as usize].push((b, at_a));
         connections[b as usize].push((a, at_b));
+    }
+    for (host, connection, peer) in bound {
+        let size = endpoints[peer].connections();
+        endpoints[host].crowd(connection, size);
     }
     connections.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
     connections

@@ -128,8 +128,9 @@ pub struct MetaRoceConfig {
     /// that is too long for 256 packets a path, at most 64. Ours:
     /// fewer paths than routes leave links idle (measured on permutations).
     pub paths_per_plane: u32,
-    /// Unsolicited start window of a connection, percent of its bandwidth-delay product. Ours:
-    /// small, since N senders × this is what an incast receives before the first hint.
+    /// What all connections of a receiver may have in flight to it before they have heard of it, percent
+    /// of the bandwidth-delay product; each has an equal part, of a packet at least. Ours: enough for
+    /// one that is alone, and no more than that for an incast of N.
     pub start_window_percent: u32,
     /// Cap of the connection window, percent of the bandwidth-delay product. Ours: below 200 a
     /// full-load permutation loses throughput.
@@ -201,7 +202,7 @@ impl Default for MetaRoceConfig {
         MetaRoceConfig {
             mtu: 4096,
             paths_per_plane: 0,
-            start_window_percent: 10,
+            start_window_percent: 100,
             window_cap_percent: 200,
             hints: Hints::Window,
             hint_headroom_percent: 150,

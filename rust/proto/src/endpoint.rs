@@ -39,10 +39,21 @@ impl Endpoint {
         each!(&mut self.transport, t => t.connect(peer))
     }
 
+    /// How many connections this host has.
+    pub const fn connections(&self) -> u32 {
+        self.connections
+    }
+
     /// Tells this side how the peer numbers the connection. Connection set-up itself is not
     /// modelled: both sides know each other before the first packet.
     pub fn bind(&mut self, connection: ConnId, remote: ConnId) {
         each!(&mut self.transport, t => t.bind(connection, remote));
+    }
+
+    /// Tells this side how many connections the peer has, of which all may want its bandwidth at once.
+    /// Part of connection set-up; 1 if nobody says.
+    pub fn crowd(&mut self, connection: ConnId, size: u32) {
+        each!(&mut self.transport, t => t.crowd(connection, size));
     }
 
     /// Whether the transport has an operation.

@@ -6,10 +6,13 @@
 //! A fenced request waits here until the stream's earlier Reads and atomics are answered; other
 //! streams pass it.
 
+mod lanes;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use metaroce_wire::{HostId, Opcode, Request, Rkey, Segment, StreamId, prefetch};
+use metaroce_wire::{HostId, Opcode, Request, Rkey, Segment, StreamId};
 
+use self::lanes::{Lane, NONE, lane_of};
 use crate::bitmap::Arrived;
 use crate::inbox::Placed;
 use crate::verbs::{CompletionStatus, Placement, WorkRequest};
@@ -18,6 +21,8 @@ use crate::verbs::{CompletionStatus, Placement, WorkRequest};
 #[derive(Clone, Copy, Debug)]
 struct OutMessage {
     request: WorkRequest,
+    /// Message of the same lane that is sent next.
+    next: u32,
     /// Number on its stream.
     sequence: u32,
     /// Send: index of the receive it matches.
@@ -52,6 +57,7 @@ struct Answer {
 
 #[derive(Debug, Default)]
 struct OutStream {
+    lane: Lane,
     next_sequence: u32,
     next_receive: u32,
     /// The first message that the peer refused for good, and why: earlier ones still complete.
@@ -101,8 +107,9 @@ pub struct Outbox {
     /// Connection-wide number of `messages[0]`.
     base: u32,
     messages: VecDeque<OutMessage>,
-    /// Number of the first message with unsent packets, and its next packet.
-    cursor: (u32, u32),
+    answers: Lane,
+    /// The lane that has sent last, of the ring of lanes with unsent packets.
+    turn: u32,
     unsent: u64,
     /// Bytes ever posted, and those of messages that are completely acknowledged and gone.
     posted: u64,
@@ -137,7 +144,8 @@ impl Outbox {
     /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
     pub fn new(mtu: u32) -> Outbox {
         let (messages, streams) = (VecDeque::new(), Vec::new());
-        Outbox { mtu, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
+        let answers = Lane::default();
+        Outbox { mtu, base: 0, messages, answers, turn: NONE, unsent: 0, posted: 0, acked: 0, streams }
     }
 
     /// Takes a request and numbers it, connection-wide; `None` if it has to wait for answers first, or
@@ -189,7 +197,9 @@ impl Outbox {
         let payload = if asks { 0 } else { request.len };
         self.unsent += payload;
         self.posted += payload;
-        self.messages.push_back(OutMessage { request, sequence, receive, packets, unacked: packets + u32::from(asks) });
+        let unacked = packets + u32::from(asks);
+        self.messages.push_back(OutMessage { request, next: NONE, sequence, receive, packets, unacked });
+        self.line_up(lane_of(&request), self.base + self.messages.len() as u32 - 1);
     }
 
     /// Bytes that the table of streams takes once stream `id` is in it.
@@ -234,32 +244,9 @@ impl Outbox {
         self.acked + self.messages.iter().map(|m| m.payload() - self.open_len(m)).sum::<u64>()
     }
 
-    /// The next piece never sent before.
-    pub fn next_piece(&mut self) -> Option<Piece> {
-        let (number, packet) = self.cursor;
-        let message = self.messages.get((number - self.base) as usize)?;
-        let piece = Piece { message: number, packet };
-        self.cursor = if packet + 1 < message.packets { (number, packet + 1) } else { (number + 1, 0) };
-        self.unsent -= u64::from(message.payload_len(packet, self.mtu));
-        self.skip_failed();
-        Some(piece)
-    }
-
     /// `bytes` were sent for the first time by a transport that does not ask for `next_piece`.
     pub fn sent(&mut self, bytes: u32) {
         self.unsent -= u64::from(bytes);
-    }
-
-    /// Whether there is a piece never sent before.
-    #[inline]
-    pub fn has_unsent(&self) -> bool {
-        self.cursor.0 - self.base < self.messages.len() as u32
-    }
-
-    /// Hints the processor at the message that [`Outbox::next_piece`] will cut.
-    #[inline]
-    pub fn prefetch_next(&self) {
-        self.messages.get((self.cursor.0 - self.base) as usize).map(prefetch).unwrap_or_default();
     }
 
     /// What the packet for `piece` carries; `None` if its message has failed.
@@ -352,16 +339,6 @@ impl Outbox {
             self.messages.pop_front();
             self.base += 1;
         }
-        if self.cursor.0 < self.base {
-            self.cursor = (self.base, 0);
-        }
-    }
-
-    /// Moves the cursor past messages that have failed.
-    fn skip_failed(&mut self) {
-        while self.messages.get((self.cursor.0 - self.base) as usize).is_some_and(|m| m.packets == 0) {
-            self.cursor = (self.cursor.0 + 1, 0);
-        }
     }
 
     /// A packet of an answer has arrived from `src`. Calls `complete` as [`Outbox::acknowledge`] does.
@@ -448,8 +425,8 @@ impl Outbox {
             over.into_iter().for_each(|number| self.drop_message(number));
             self.flush(request.stream, &mut complete);
         }
+        self.weed(lane_of(&request));
         self.shed();
-        self.skip_failed();
     }
 
     /// Sends no more of a message.
@@ -468,17 +445,6 @@ impl Outbox {
         }
     }
 
-    fn unsent_of(&self, number: u32) -> u64 {
-        let message = &self.messages[(number - self.base) as usize];
-        let sent = match number.cmp(&self.cursor.0) {
-            _ if message.packets == 0 || message.request.opcode.is_request() => return 0,
-            std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Equal => u64::from(self.cursor.1) * u64::from(self.mtu),
-            std::cmp::Ordering::Greater => 0,
-        };
-        message.request.len - sent.min(message.request.len)
-    }
-
     /// Gives up: the requests that have not completed, in posting order per stream.
     pub fn fail(&mut self) -> Vec<Ended> {
         let mut left: Vec<u32> = self.streams.iter_mut().flat_map(|s| s.open.drain(..)).collect();
@@ -492,7 +458,8 @@ impl Outbox {
         self.base += self.messages.len() as u32;
         self.acked = self.acked_bytes();
         self.messages.clear();
-        self.cursor = (self.base, 0);
+        (self.turn, self.answers) = (NONE, Lane::default());
+        self.streams.iter_mut().for_each(|stream| stream.lane = Lane::default());
         ended
     }
 

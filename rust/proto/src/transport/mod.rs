@@ -43,6 +43,8 @@ pub trait Transport {
     fn connect(&mut self, peer: HostId) -> ConnId;
     /// Tells this side how the peer numbers the connection.
     fn bind(&mut self, connection: ConnId, remote: ConnId);
+    /// Tells this side how many connections the peer has: so many may want its bandwidth at once.
+    fn crowd(&mut self, _connection: ConnId, _size: u32) {}
     /// Takes a request that the endpoint has checked.
     ///
     /// # Errors

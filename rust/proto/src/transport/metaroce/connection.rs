@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{ConnId, Envelope, HostId, PathHeader, PlaneId, RateHint, Stamp, StreamId, Time, prefetch};
+use metaroce_wire::{ConnId, Envelope, HostId, PathHeader, PlaneId, Rate, RateHint, Stamp, StreamId, Time, prefetch};
 
 use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
@@ -52,6 +52,8 @@ pub struct Connection {
     pub window: u64,
     pub granted: u64,
     pub hint_at: Time,
+    /// Connections of the peer.
+    pub crowd: u32,
     pub last_progress: Time,
     /// Earliest timer entry that stands for this connection.
     pub armed: Time,
@@ -131,6 +133,16 @@ pub struct Shape {
     /// What a new path's congestion controller remembers.
     pub congestion: State,
     pub start_window: u64,
+    /// Of all ports together.
+    pub rate: Rate,
+}
+
+impl Shape {
+    // [F8.small-start]
+    /// First window towards a receiver with `crowd` connections: each an equal part, of a packet at least.
+    pub fn start_window(&self, crowd: u32) -> u64 {
+        (self.start_window / u64::from(crowd.max(1))).max(self.mtu.into())
+    }
 }
 
 impl Connection {
@@ -150,6 +162,7 @@ impl Connection {
             least_rtt: shape.base_rtt,
             last_hint: RateHint::NONE,
             hint_at: Time::ZERO,
+            crowd: 1,
             queued: 0,
             blocked: 0,
             last_progress: Time::ZERO,
@@ -257,12 +270,21 @@ impl Connection {
     /// another one on: else the first planes to ask would have all of it. Whose turn it is; nobody's while
     /// lost packets wait, since not every plane may take those.
     pub fn turn(&self, mtu: u32, planes: usize) -> Option<usize> {
-        if self.window >= u64::from(mtu) * planes as u64 || self.lost > 0 {
+        if self.window >= u64::from(mtu) * planes as u64 {
             return None;
         }
         let first = self.hash.wrapping_add(self.order.next_serial()) as usize;
-        let mut turns = (0..planes).map(|k| first.wrapping_add(k) % planes);
-        turns.find(|&turn| self.plane_window[turn] > 0 && self.has_work(turn))
+        let turns = (0..planes).map(|k| first.wrapping_add(k) % planes);
+        let mut able = turns.filter(|&turn| self.plane_window[turn] > 0 && self.has_work(turn));
+        if self.lost == 0 {
+            return able.next();
+        }
+        // Lost pieces first: those of a path in its plane, others not in the plane that keeps losing them.
+        let loser = self.resend_anywhere.front().map(|lost| self.paths[lost.path as usize].plane as usize);
+        able.clone().find(|&turn| !self.resend[turn].is_empty()).or_else(|| {
+            let elsewhere = able.clone().find(|&turn| Some(turn) != loser);
+            elsewhere.or_else(|| able.next())
+        })
     }
 
     /// The path of `plane` that the next packet takes, if one has room.
@@ -405,17 +427,18 @@ mod tests {
         path_window: 65_536,
         congestion: State::Swift(0),
         start_window: 65_536,
+        rate: Rate::from_gbps(800),
     };
 
     /// On 4 planes. A path costs what its [`SendPath`] and [`PathLedger`] take, and only where it is used.
     #[test]
-    fn a_connection_with_one_stream_takes_976_bytes_and_a_path_64_at_each_end() {
+    fn a_connection_with_one_stream_takes_1016_bytes_and_a_path_64_at_each_end() {
         let mut connection = Connection::new(&SHAPE, HostId(1));
         assert!(connection.paths.is_empty() && connection.ledgers.is_empty() && connection.recycled.is_empty());
         let lists = size_of_val(&*connection.resend);
         let out = connection.outbox.bytes_with_stream(StreamId(0));
         let within = connection.inbox.bytes_with_stream(StreamId(0));
-        assert_eq!((size_of::<Connection>(), lists, out, within), (632, 128, 104, 112));
+        assert_eq!((size_of::<Connection>(), lists, out, within), (656, 128, 120, 112));
         assert!(size_of::<Connection>() + lists + out + within <= 1024);
         assert_eq!((size_of::<SendPath>(), size_of::<PathLedger>()), (64, 64));
     }

@@ -3,13 +3,15 @@
 //! That every acknowledgement carries such a share is public; how it is computed is *ours*: max-min
 //! water-filling over the senders that are active, each capped by the backlog it advertises, and
 //! what nobody asked for dealt out evenly on top, so that a sender with little to send never holds
-//! bandwidth idle. The shares granted at one time never add up to more than the target.
+//! bandwidth idle. While a crowd arrives, its members get an equal part among all connections for a round. The shares granted at one time never add up to more than the target.
 
 use metaroce_wire::{Bytes, Rate, RateHint, Time};
 
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     last_seen: Time,
+    /// Until then it gets an equal part among all that are connected.
+    new_until: Time,
     /// Backlog it advertised last, bytes.
     demand: u32,
     /// Position in `active`, or `IDLE`.
@@ -38,6 +40,10 @@ pub struct FairShare {
     active: Vec<u32>,
     /// Reused by the water-filling: (cap, sender).
     caps: Vec<(u64, u32)>,
+    /// When somebody came who was not known, last.
+    joined: Time,
+    /// How long a sender stays known.
+    silence: Time,
 }
 
 impl FairShare {
@@ -53,19 +59,35 @@ impl FairShare {
             senders: Vec::new(),
             active: Vec::new(),
             caps: Vec::new(),
+            joined: Time::NEVER,
+            silence: Time(SILENT_ROUNDS * round.0),
         }
     }
 
     /// Makes room for one more sender; senders are numbered as connections.
     pub fn add_sender(&mut self) {
-        self.senders.push(Sender { last_seen: Time::ZERO, demand: 0, position: IDLE, hint: RateHint::NONE });
+        self.senders.push(Sender {
+            last_seen: Time::NEVER,
+            new_until: Time::ZERO,
+            demand: 0,
+            position: IDLE,
+            hint: RateHint::NONE,
+        });
     }
 
     // [F8.hint-is-share]
     /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
     #[inline]
     pub fn on_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
+        let everyone = self.senders.len() as u64;
         let state = &mut self.senders[sender];
+        if state.last_seen == Time::NEVER || now.since(state.last_seen) > self.silence {
+            // Two in a round are a crowd, and how many more of it are on the way is not known yet.
+            if self.joined != Time::NEVER && now.since(self.joined) <= self.round {
+                state.new_until = now + self.round;
+            }
+            self.joined = now;
+        }
         state.last_seen = now;
         state.demand = demand;
         if demand > 0 && state.position == IDLE {
@@ -79,6 +101,9 @@ impl FairShare {
             self.deal(now);
         }
         let state = &self.senders[sender];
+        if now < state.new_until {
+            return RateHint::encode(Rate(self.capacity.0 / everyone));
+        }
         if state.position == IDLE {
             // What it would get if it joined.
             return RateHint::encode(Rate(self.capacity.0 / (self.active.len() as u64 + 1)));
@@ -102,6 +127,7 @@ impl FairShare {
         // Who gets one packet a turn of all may be silent for some turns.
         let turn = self.capacity.time_for(Bytes(self.active.len() as u64 * u64::from(self.packet))).0;
         let silence = Time(SILENT_ROUNDS * self.round.0 + SILENT_TURNS * turn);
+        self.silence = silence;
         for position in (0..self.active.len()).rev() {
             let sender = self.active[position] as usize;
             if now.since(self.senders[sender].last_seen) > silence {
@@ -164,7 +190,8 @@ mod tests {
         for (sender, &demand) in demands.iter().enumerate() {
             share.on_data(Time(1), sender, demand);
         }
-        (0..demands.len()).map(|s| share.on_data(Time(2), s, demands[s]).decode().map_or(0, |r| r.0)).collect()
+        let later = Time(2 + ROUND.0);
+        (0..demands.len()).map(|s| share.on_data(later, s, demands[s]).decode().map_or(0, |r| r.0)).collect()
     }
 
     // [F8.hint-is-share] [F8.max-min]
@@ -181,6 +208,22 @@ mod tests {
         let got = shares(&[4096, u32::MAX, u32::MAX, u32::MAX]);
         assert!(got[1] > CAPACITY.0 / 4 && got[1] == got[2], "{got:?}");
         assert!(got[0] > 0);
+    }
+
+    // [F8.incast-in-two-rtts]
+    #[test]
+    fn the_first_of_a_crowd_get_their_part_among_all_and_a_latecomer_alone_gets_what_is_free() {
+        let mut share = FairShare::new(CAPACITY, 4096, ROUND);
+        (0..100).for_each(|_| share.add_sender());
+        let mut part = |at: Time, sender| {
+            let rate = share.on_data(at, sender, u32::MAX).decode().expect("a hint");
+            (CAPACITY.0 + rate.0 / 2) / rate.0
+        };
+        assert_eq!(part(Time(1), 0), 1, "nobody else is known");
+        assert_eq!(part(Time(2), 1), 100);
+        assert_eq!(part(Time(2 + ROUND.0 / 2), 2), 100);
+        assert_eq!(part(Time(2 + ROUND.0), 1), 3, "a round later only who came counts");
+        assert_eq!(part(Time(3 + 2 * ROUND.0), 3), 4, "no crowd");
     }
 
     proptest! {

@@ -120,6 +120,7 @@ impl MetaRoce {
             congestion: controller.start(),
             // Without hints nothing would ever raise a small start: ECN alone governs.
             start_window: if config.hints == Hints::Off { window_cap } else { start },
+            rate: total,
         };
         let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
         MetaRoce {
@@ -192,6 +193,16 @@ impl Transport for MetaRoce {
 
     fn bind(&mut self, connection: ConnId, remote: ConnId) {
         self.connections[connection.index()].remote = remote;
+    }
+
+    // [F8.small-start]
+    fn crowd(&mut self, connection: ConnId, size: u32) {
+        if self.config.hints == Hints::Off {
+            return;
+        }
+        let start = self.shape.start_window(size);
+        let connection = &mut self.connections[connection.index()];
+        (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
 
     fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use metaroce_wire::{Body, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, RateHint, Time, lengths};
+use metaroce_wire::{Body, Bytes, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, RateHint, Time, lengths};
 
 use super::connection::{Connection, Resend};
 use super::flight::NIL;
@@ -25,6 +25,9 @@ pub const PLANE_DOWN_SHARE: usize = 2;
 /// another residue, which ECMP reads.
 pub const STRIDE_BEYOND: u16 = 1;
 
+/// So many packets of every sender may be ahead of one that has no window for a packet in each plane. Ours.
+pub const CROWD_TURNS: u64 = 2;
+
 /// Expiries in a row that count as a timeout. Ours: the first is tail detection at its work.
 pub const TIMEOUT_EXPIRIES: u8 = 2;
 
@@ -36,6 +39,7 @@ impl MetaRoce {
         if self.connections[id].failed {
             return;
         }
+        let crowding = self.crowding(now, &self.connections[id]);
         let mut next = Time::NEVER;
         let mut from = 0;
         loop {
@@ -45,7 +49,7 @@ impl MetaRoce {
             };
             let eager = now < self.lossy_until && !connection.outbox.has_unsent();
             let path = &connection.paths[oldest.path];
-            let timeout = path.tail_timeout(&self.config, connection.variation, eager);
+            let timeout = path.tail_timeout(&self.config, connection.variation, eager) + crowding;
             let probed = self.config.tail == Tail::Probe && path.expiries > 0;
             let due = timeout + if probed { oldest.sent_at.max(path.moment) } else { oldest.sent_at };
             if due > now {
@@ -90,6 +94,23 @@ impl MetaRoce {
         }
         if next != Time::NEVER {
             self.arm(id, next);
+        }
+    }
+
+    /// How much longer than a path has shown an acknowledgement may take where many send to one. Where losses
+    /// happen, who still has a window prefers to look early.
+    fn crowding(&self, now: Time, connection: &Connection) -> Time {
+        let (mtu, planes) = (u64::from(self.shape.mtu), self.shape.planes as u64);
+        let crowded = connection.granted < planes * mtu && (connection.pace > 0 || now >= self.lossy_until);
+        match connection.last_hint.decode() {
+            Some(rate) if crowded => rate.time_for(Bytes(CROWD_TURNS * mtu)),
+            Some(_) => Time::ZERO,
+            None if self.config.hints == Hints::Off => Time::ZERO,
+            // Nothing is heard yet: the first windows of all may be ahead.
+            None => {
+                let all = self.shape.start_window(connection.crowd) * u64::from(connection.crowd);
+                self.shape.rate.time_for(Bytes(all))
+            }
         }
     }
 

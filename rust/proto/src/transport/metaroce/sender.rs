@@ -35,8 +35,8 @@ impl MetaRoce {
         if connection.in_flight == 0 && now.since(connection.hint_at).0 > life {
             // [F8.small-start] [I23]
             // An old hint has no effect: start small again.
-            connection.window = self.shape.start_window;
-            connection.granted = self.shape.start_window;
+            connection.granted = self.shape.start_window(connection.crowd);
+            connection.window = connection.granted;
             connection.last_hint = RateHint::NONE;
             connection.pace = 0;
         }

@@ -25,8 +25,8 @@ pub const METAROCE: &[Setting] = &[
         "start_window_percent",
         "percent",
         (0, 1_000),
-        "ours: an incast's first burst is N times this",
-        "Unsolicited start window of a connection, of its bandwidth-delay product.",
+        "ours: an incast's first burst is this",
+        "First windows of all connections of a receiver, of the bandwidth-delay product; each has an equal part.",
     ),
     Setting::number(
         "window_cap_percent",
