@@ -39,7 +39,13 @@ impl MetaRoce {
         let nearer = current && self.take_path_report(now, id, ack);
         let connection = &mut self.connections[id];
         // [F6.ack-names-serials]
-        let (max, mut fresh) = connection.landed.learn(&Serials::of(ack.serial, ack.serials));
+        let told = Serials::of(ack.serial, ack.serials);
+        let mut old = connection.landed.out_of_reach(&told);
+        let (max, mut fresh) = connection.landed.learn(&told);
+        while old != 0 {
+            self.land_serial(now, id, ack.serial.wrapping_sub(old.trailing_zeros()));
+            old &= old - 1;
+        }
         while fresh != 0 {
             self.land_serial(now, id, max.wrapping_sub(fresh.trailing_zeros()));
             fresh &= fresh - 1;

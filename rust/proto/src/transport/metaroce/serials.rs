@@ -40,6 +40,18 @@ impl Serials {
         self.learn(&Serials { max: serial, before: 0 });
     }
 
+    /// Of what `told` has, what is too old for the set: `told.max - k` where bit k is set. Planes differ in length,
+    /// so an acknowledgement may be overtaken by more than the set reaches back.
+    #[inline]
+    pub fn out_of_reach(&self, told: &Serials) -> u128 {
+        let late = self.max.wrapping_sub(told.max) as i32;
+        if late <= 0 {
+            return 0;
+        }
+        let reached = (1 << (REACH + 1).saturating_sub(late.unsigned_abs())) - 1;
+        (u128::from(told.before) << 1 | 1) & !reached
+    }
+
     /// Adds what `told` has, and answers what of it is new: `(max, bits)` as in the set itself, with
     /// the maximum as another bit below. `max - k` is new where bit k is set.
     #[inline]
@@ -101,5 +113,25 @@ mod tests {
         assert_eq!(sender.learn(&told[4]), (4, 0b1111));
         assert_eq!(sender.learn(&told[2]), (4, 0));
         assert_eq!(sender.learn(&told[5]), (5, 0b1));
+    }
+
+    #[test]
+    fn what_an_overtaken_acknowledgement_alone_tells_is_not_lost() {
+        let mut sender = Serials::NONE;
+        sender.learn(&Serials::of(200, [0, 0]));
+        for late in [0_u32, 1, 64, 65, 100, 200] {
+            let told = Serials::of(200 - late, [u32::MAX; 2]);
+            let old = sender.out_of_reach(&told);
+            let (max, fresh) = {
+                let mut s = sender;
+                s
+            }
+            .learn(&told);
+            let near = (0..=REACH).filter(|k| fresh >> k & 1 == 1).map(|k| max - k);
+            let far = (0..=REACH).filter(|k| old >> k & 1 == 1).map(|k| (200 - late).wrapping_sub(k));
+            let all: BTreeSet<u32> = near.chain(far).chain([200]).collect();
+            let expected: BTreeSet<u32> = (0..=REACH).map(|k| (200 - late).wrapping_sub(k)).chain([200]).collect();
+            assert_eq!(all, expected, "{late} late");
+        }
     }
 }
