@@ -37,18 +37,19 @@ def haul(ms: float) -> mr.topology.Topology:
     return fabric.replace(long_haul=fabric.long_haul.replace(delay=first), plane=planes)
 
 
-def across(bdps: int, ms: float, hosts: int, seed: int) -> mr.Flows:
-    """Both ways between ``hosts`` hosts of each site, one a leaf: messages of ``bdps`` x 100 Gbit/s x ``ms``."""
+def across(bdps: int, ms: float, hosts: int, seed: int, messages: int = 1) -> mr.Flows:
+    """Both ways between ``hosts`` hosts of each site, one a leaf: messages of ``bdps`` x 100 Gbit/s x ``ms``, in a row."""
     size, ends = round(bdps * ms * 12_500_000), [8 * leaf for leaf in range(hosts)]
     pairs = [(a, 32 + ends[(i + seed) % hosts]) for i, a in enumerate(ends)]
-    return mr.Flows(writes=[(*ends, size) for pair in pairs for ends in (pair, pair[::-1])])
+    return mr.Flows(writes=[(*ends, size) for pair in pairs for ends in (pair, pair[::-1])] * messages)
 
 
 def across_shares(scenario: mr.Scenario) -> Sequence[float]:
     """Of `across`: goodput done, placed, at best; efficiency done, placed; resends and duplicates."""
     run, rtt = mr.run(scenario.replace(record_wqes=True)), scenario.topology.long_haul.delay * 2 / 1e12
     done, placed = run.time_ps / 1e12, int(run.wqe_placed_ps.max()) / 1e12
-    ideal = scenario.workload.writes[0][2] * 8 / run.payload_line_rate_bps
+    source, _, _ = scenario.workload.writes[0]
+    ideal = sum(size for end, _, size in scenario.workload.writes if end == source) * 8 / run.payload_line_rate_bps
     bound = ideal + rtt * STRETCH[-1] * (1.5 if scenario.loss.probability else 0.5)
     plain = (ideal / done, ideal / placed, ideal / bound)
     filled = ((ideal + rtt / 2) / done, (ideal + rtt / 2) / placed)

@@ -178,6 +178,15 @@ def test_a_long_message_between_far_sites_keeps_the_line_full(ms, loss):
     assert result.counters["ecn_marks"] == result.counters["dropped_queue"] == 0
 
 
+# [F12.scale-across]
+def test_long_messages_in_a_row_between_far_sites_fill_nine_tenths_of_the_line_at_a_loss_of_a_thousandth():
+    topology = made.haul(5).replace(leaves=2, spines=2, hosts_per_leaf=1)
+    size = 8 * 5 * 12_500_000
+    workload = mr.Flows(writes=[(0, 2, size)] * 3)
+    run = mr.run(mr.Scenario(topology=topology, workload=workload, placement="packed", loss="0.1%", seed=8))
+    assert 3 * size * 8e12 / run.time_ps > 0.9 * run.payload_line_rate_bps
+
+
 # [F12.scale-across] [I11]
 def test_far_sites_without_loss_resend_nothing():
     assert mr.run(across(SMALL_SITES, 8_000_000, seed=9)).counters["retransmitted_packets"] == 0

@@ -210,9 +210,9 @@ proptest! {
         let bytes = bytes_between(&pair, Time::from_us(30), Time::from_us(150));
         let (least, most) = (bytes.values().min(), bytes.values().max());
         let full = RATE.bytes_in(Time::from_us(120)).0;
-        // A packet a round trip is what cannot be shared.
+        // A packet more than its share in one plane, one less in another, each round trip: what cannot be shared.
         prop_assert!(bytes.values().all(|bytes| bytes * 100 < full * 80), "the window limits: {:?}", bytes);
-        prop_assert!(bytes.len() == planes && least.zip(most).is_some_and(|(l, m)| m - l <= 30 * MTU), "{:?}", bytes);
+        prop_assert!(bytes.len() == planes && least.zip(most).is_some_and(|(l, m)| m - l <= 60 * MTU), "{:?}", bytes);
     }
 
     // [F10.one-controller] [F10.state-of-a-pair]

@@ -93,12 +93,14 @@ impl Outbox {
             self.turn = NONE;
             return;
         }
-        let mut before = self.turn;
+        let mut before = if self.turn == number { next } else { self.turn };
         while self.lane(before).ring != number {
             before = self.lane(before).ring;
         }
         self.lane(before).ring = next;
-        self.turn = before;
+        if self.turn == number {
+            self.turn = before;
+        }
     }
 
     /// Whether there is a piece never sent before.

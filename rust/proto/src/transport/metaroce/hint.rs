@@ -82,6 +82,7 @@ impl FairShare {
         let everyone = self.senders.len() as u64;
         let state = &mut self.senders[sender];
         if state.last_seen == Time::NEVER || now.since(state.last_seen) > self.silence {
+            // [F8.crowd]
             // Two in a round are a crowd, and how many more of it are on the way is not known yet.
             if self.joined != Time::NEVER && now.since(self.joined) <= self.round {
                 state.new_until = now + self.round;
@@ -210,7 +211,7 @@ mod tests {
         assert!(got[0] > 0);
     }
 
-    // [F8.incast-in-two-rtts]
+    // [F8.crowd] [F8.incast-in-two-rtts]
     #[test]
     fn the_first_of_a_crowd_get_their_part_among_all_and_a_latecomer_alone_gets_what_is_free() {
         let mut share = FairShare::new(CAPACITY, 4096, ROUND);

@@ -106,10 +106,10 @@ impl MetaRoce {
             Some(rate) if crowded => rate.time_for(Bytes(CROWD_TURNS * mtu)),
             Some(_) => Time::ZERO,
             None if self.config.hints == Hints::Off => Time::ZERO,
-            // Nothing is heard yet: the first windows of all may be ahead.
+            // Nothing is heard yet: the first windows of all others may be ahead.
             None => {
-                let all = self.shape.start_window(connection.crowd) * u64::from(connection.crowd);
-                self.shape.rate.time_for(Bytes(all))
+                let others = u64::from(connection.crowd.saturating_sub(1));
+                self.shape.rate.time_for(Bytes(self.shape.start_window(connection.crowd) * others))
             }
         }
     }
