@@ -21,6 +21,10 @@ pub const FOLLOWED: u16 = 3;
 /// One down of so many paths of a plane, and the plane is given up. Ours: half are hardly chance.
 pub const PLANE_DOWN_SHARE: usize = 2;
 
+/// So many silent paths of a plane, and half of them, are no chance one silence before each alone would be given
+/// up. Ours.
+pub const SILENT_PATHS: usize = 2;
+
 /// A path that goes down moves its port on by the paths of a plane and this. Ours: past all siblings, and to
 /// another residue, which ECMP reads.
 pub const STRIDE_BEYOND: u16 = 1;
@@ -165,12 +169,32 @@ impl MetaRoce {
         self.counts.count(id, index, |c| c.lost_tail += 1);
         self.counters.timeouts += u64::from(path.expiries >= TIMEOUT_EXPIRIES);
         // [F5.down-after-expiries] [F5.failure-is-not-congestion]
-        if u32::from(path.expiries) >= self.config.down_after {
+        let expiries = u32::from(path.expiries);
+        if expiries >= self.config.down_after {
             self.path_down(now, id, index);
+        } else if expiries + 1 == self.config.down_after && self.is_silent(id, plane) {
+            let own = plane * self.shape.paths_per_plane..(plane + 1) * self.shape.paths_per_plane;
+            own.for_each(|path| self.leave(now, id, path));
         }
         self.refresh_open(id, index);
         let planes = self.all_planes();
         self.wake(id, planes);
+    }
+
+    // [F5.silent-plane]
+    /// Whether half of the paths of a plane, two at least, have fallen silent, and none of some other plane has:
+    /// that is no chance, and no congestion of the receiver either.
+    fn is_silent(&self, id: usize, plane: usize) -> bool {
+        let connection = &self.connections[id];
+        let silent = |plane: usize| {
+            let own = &connection.paths[plane * self.shape.paths_per_plane..][..self.shape.paths_per_plane];
+            let up = own.iter().filter(|path| path.state == PathState::Up);
+            up.fold((0, 0), |(up, silent), path| (up + 1, silent + usize::from(path.expiries > 0)))
+        };
+        let (_, quiet) = silent(plane);
+        let others = (0..self.shape.planes).filter(|&other| other != plane);
+        quiet >= SILENT_PATHS.max(self.shape.paths_per_plane / PLANE_DOWN_SHARE)
+            && others.map(silent).any(|(up, quiet)| up > 0 && quiet == 0)
     }
 
     /// Gives up a path: what is on it, or waits for it, goes elsewhere. With half of its paths, the

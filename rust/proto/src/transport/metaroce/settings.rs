@@ -279,6 +279,20 @@ pub const METAROCE: &[Setting] = &[
         "One in so many paths of a plane down, and all are given up.",
     ),
     Setting::fixed(
+        "plane_silent_paths",
+        "paths",
+        repair::SILENT_PATHS as u64,
+        "ours: two are hardly chance",
+        "Silent paths of a plane, half of them at least, that give it up one expiry early.",
+    ),
+    Setting::fixed(
+        "crowd_turns",
+        "packets",
+        repair::CROWD_TURNS,
+        "ours: queued, and on its way",
+        "Tail detection allows for so many of each sender where windows are below a packet a plane.",
+    ),
+    Setting::fixed(
         "plane_window",
         "BDPs",
         super::PLANE_WINDOW_BDPS,
