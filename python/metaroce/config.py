@@ -54,11 +54,16 @@ class Config(BaseModel):
 
 
 class TransportChoice(NamedTuple):
-    """One named transport: its Rust kind, the profile a table names it by, and the keys that it overrides."""
+    """One named transport: its Rust kind, the profile a table names it by, the keys that it overrides.
+
+    ``fabric`` are settings of the switches that it needs, over those of the topology, under their names in the
+    specification.
+    """
 
     kind: str
     profile: str
     overrides: dict[str, Any]
+    fabric: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
 
     def spec(self) -> dict[str, Any]:
         """The ``transport`` object of the specification."""
@@ -94,7 +99,8 @@ def resolve_transport(value: object) -> TransportChoice:
     if named is None and value["kind"] not in kinds:
         raise ConfigError.unknown("transport.kind", value["kind"], kinds | set(TRANSPORTS))
     base = named or TransportChoice(value["kind"], "default", {})
-    return TransportChoice(base.kind, "custom" if overrides else base.profile, {**base.overrides, **overrides})
+    profile = "custom" if overrides else base.profile
+    return TransportChoice(base.kind, profile, {**base.overrides, **overrides}, base.fabric)
 
 
 class Loss(Config):
