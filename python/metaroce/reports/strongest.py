@@ -230,25 +230,15 @@ class Strongest:
         for axis in range(len(AXES)):
             race.enter(_entries(best.changed(axis)))
             best = min(_of(race, best.recovery), key=race.rank)
-        order = sorted(race.seen, key=lambda entry: race.seen[entry][1].rank)
+        order = sorted(race.seen, key=race.rank)
         if task.loss == 0 and (time := race.seen[order[0]][1].time_us) is not None:
             self._lossfree[task.collective] = time
-        finals = race if task.screened is task.full else self._finals(task, race, order)
-        name = min(finals.seen, key=lambda entry: finals.seen[entry][1].rank)
-        choice, outcome = finals.seen[name]
-        shown = [] if finals is race else [(str(entry), o) for entry, (_, o) in finals.seen.items()]
-        choice = choice._replace(profile=PROFILE)
-        return Found(
-            task, str(name), choice, outcome, race.made, shown, race.refused + finals.refused * (finals is not race)
-        )
-
-    def _finals(self, task: Task, race: _Race, order: Sequence[Any]) -> _Race:
-        longest = max((o.time_us or 0.0 for _, o in race.seen.values() if o.status == "done"), default=0.0)
-        limit = None if task.loss == 0 or not longest else 2.0 * SCREEN_SHARE * longest
-        finals = _Race(self, task.full, FINALISTS, limit or self._limit(task, SCREEN_SHARE))
+        if task.screened is task.full:
+            return _found(task, race)
+        finals = _Race(self, task.full, FINALISTS, self._limit(task, SCREEN_SHARE))
         finals.enter([(entry, race.seen[entry][0]) for entry in order[:FINALISTS]])
         finals.enter(list(named().items()), free=True)
-        return finals
+        return _found(task, race, finals)
 
     def _limit(self, task: Task, times: int = 1) -> float | None:
         lossfree = self._lossfree.get(task.collective)
@@ -268,12 +258,16 @@ class _Race:
         new = list({entry: choice for entry, choice in entries if entry not in self.seen}.items())
         chosen = new if free else new[: self._left]
         self._left -= 0 if free else len(chosen)
-        with ThreadPoolExecutor(self._owner.workers or os.cpu_count() or 1) as pool:
-            outcomes = list(pool.map(lambda pair: self._one(pair[1]), chosen))
-        for (entry, choice), outcome in zip(chosen, outcomes, strict=True):
-            self.seen[entry] = (choice, outcome)
-            self.refused += outcome.status == "refused"
-            self.made += outcome.status != "refused"
+        pool = ThreadPoolExecutor(self._owner.workers or os.cpu_count() or 1)
+        try:
+            outcomes = pool.map(lambda pair: self._one(pair[1]), chosen)
+            for (entry, choice), outcome in zip(chosen, outcomes, strict=True):
+                self.seen[entry] = (choice, outcome)
+                self.refused += outcome.status == "refused"
+                self.made += outcome.status != "refused"
+                self._owner.on_done()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
         best = [o.time_us for _, o in self.seen.values() if o.status == "done" and o.time_us is not None]
         self._limit = min(best, default=self._limit)
 
@@ -293,8 +287,6 @@ class _Race:
             return Outcome("failed", None, delivered)
         except ConfigError:
             return Outcome("refused")
-        finally:
-            self._owner.on_done()
         return Outcome(result.status, result.time_us, sum(result.plane_bytes) / max(result.time_us, 1e-6))
 
 
@@ -334,6 +326,15 @@ def notes(found: Sequence[Found], budget: int) -> Iterable[str]:
     refused = sum(f.refused for f in found)
     out = f", {refused} candidates refused by the fabric" if refused else ""
     yield f"searched by {screened} screening runs, at most {budget} a cell, and {finals} in full{out}"
+
+
+def _found(task: Task, screening: _Race, finals: _Race | None = None) -> Found:
+    last = finals or screening
+    name = min(last.seen, key=last.rank)
+    choice, outcome = last.seen[name]
+    shown = [(str(entry), o) for entry, (_, o) in finals.seen.items()] if finals else []
+    refused = screening.refused + (finals.refused if finals else 0)
+    return Found(task, str(name), choice._replace(profile=PROFILE), outcome, screening.made, shown, refused)
 
 
 def _entries(settings: Iterable[Settings]) -> list[tuple[Any, TransportChoice]]:
