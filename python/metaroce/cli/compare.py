@@ -79,7 +79,7 @@ def compare(
     """Run collectives at several losses over several transports and print them side by side."""
     from .. import __version__
     from ..reports.compare import Comparing, Comparison
-    from ..reports.plan import COLLECTIVES, DEFAULT, Plan
+    from ..reports.plan import CHECK_MEMORY, COLLECTIVES, DEFAULT, Plan
     from .options import dtype_name
 
     plan = Plan(
@@ -89,7 +89,7 @@ def compare(
         losses=loss,
         transports=transport or DEFAULT,
         loss_options=scenario.loss_options(),
-        check_memory=scenario.check_memory,
+        check_memory=scenario.check_memory or CHECK_MEMORY,
         options=scenario.scenario(),
     )
     jobs = plan.jobs()

@@ -56,8 +56,11 @@ class ScenarioOptions:
         str | None, Parameter(help="What their hash reads: linear or mixed (the port), qp (port and QP number).")
     ] = None
     check_memory: Annotated[
-        str, Parameter(help="Memory that a run with payload may take: ranks × memory of a rank.")
-    ] = "2GiB"
+        str | None,
+        Parameter(
+            help="Memory that a run with payload may take: ranks × memory of a rank. [default: 2GiB, compare 512MiB]"
+        ),
+    ] = None
 
     def scenario(self) -> dict[str, Any]:
         """Keyword arguments of `Scenario`; loss and memory for checks left out."""

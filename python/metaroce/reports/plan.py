@@ -26,6 +26,8 @@ DEFAULT = tuple(
 """What is compared unless told otherwise: docs/decisions/0004 says why these."""
 LOSSES = ("0", "0.1%", "1%", "10%")
 COLLECTIVES = ("all_reduce", "alltoall")
+CHECK_MEMORY = "512MiB"
+"""Less than a scenario's own, so that the default comparison takes about a minute."""
 COMPARABLE = tuple(kind for kind in ALGORITHMS if kind != "alltoallv")  # that one has a matrix, no size
 
 
@@ -39,7 +41,7 @@ class Plan:
     losses: Sequence[str] = LOSSES
     transports: Sequence[str] = DEFAULT
     loss_options: Mapping[str, str] = field(default_factory=dict)
-    check_memory: str = "2GiB"
+    check_memory: str = CHECK_MEMORY
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
