@@ -82,7 +82,6 @@ Balance = Literal["ecmp", "flowlet", "flowlet-random", "spray", "spray-least", "
 """What a switch does where several ports lead closer to a destination."""
 FLOWLETS = ("flowlet", "flowlet-random")
 FLOWLET_KEYS = ("flowlet_gap", "flowlet_entries")
-MOST_FLOWLETS = 1 << 20
 
 
 class Ecn(Config):
@@ -166,7 +165,7 @@ class Topology(Config, ABC):
     last_hop_ecn: StrictBool | None = None
     balance: Balance | None = None
     flowlet_gap: Time | None = Field(default=None, gt=0)
-    flowlet_entries: int | None = Field(default=None, ge=1, le=MOST_FLOWLETS)
+    flowlet_entries: int | None = Field(default=None, ge=1)
     planes: int = Field(default=1, ge=1)
     link: Link
     host_link: LinkChanges = LinkChanges()

@@ -137,7 +137,7 @@ impl Fabric {
     /// The packet has reached the switch at the end of `packet.link`.
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        match self.route(packet) {
+        match self.hashed(packet) {
             Some(link) => {
                 packet.link = link;
                 self.cross(now, packet, false)
@@ -156,9 +156,10 @@ impl Fabric {
         self.cross(now, packet, false)
     }
 
-    /// The link by which the switch at the end of `packet.link` sends the packet on, if that is ECMP's to say.
+    /// The link by which the switch at the end of `packet.link` sends the packet on, if that is ECMP's to say;
+    /// else [`Fabric::balance`] knows.
     #[inline]
-    fn route(&self, packet: &Envelope) -> Option<u32> {
+    fn hashed(&self, packet: &Envelope) -> Option<u32> {
         let (switch, target) = self.hop(packet);
         if target.column == switch.own_column {
             return Some(target.down);
@@ -190,7 +191,7 @@ impl Fabric {
     /// Hints the processor at the port that [`Fabric::forward`] will choose by ECMP.
     #[inline]
     pub fn prefetch_port(&self, packet: &Envelope) {
-        if let Some(link) = self.route(packet) {
+        if let Some(link) = self.hashed(packet) {
             prefetch(&self.ports[link as usize]);
         }
     }
