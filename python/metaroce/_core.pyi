@@ -8,8 +8,10 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                 "switches": {"plane": [], "tier": []},      switch i is node hosts + i; tier 1 is next to hosts
                 "links": {"a": [], "b": [], "rate_bps": [], "delay_ps": [], "queue_bytes": [],
                           "ecn_kmin_bytes": [], "ecn_kmax_bytes": [], "ecn_pmax": []},      one row a cable
-                "ecmp"?: "linear" | "mixed", "reroute_delay_ps"?: 1000000000,
-                "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true},
+                "ecmp"?: "linear" | "mixed" | "qp", "reroute_delay_ps"?: 1000000000,
+                "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true,
+                "balance"?: "ecmp" | "flowlet" | "flowlet-random" | "spray" | "spray-least" | "pinned",
+                "flowlet_gap_ps"?: 16000000, "flowlet_entries"?: 32768},      these two with flowlets only
      "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],

@@ -125,7 +125,7 @@ class Scenario(Config):
         """The specification that crosses to the core, without payload."""
         spec: dict[str, Any] = {
             "seed": self.seed,
-            "fabric": self.topology.spec(),
+            "fabric": _switched(self.topology.spec(), self.transport.fabric),
             "transport": self.transport.spec(),
             "hosts_of_ranks": self.hosts_of_ranks(),
             "memory_bytes": program.memory_bytes,
@@ -172,6 +172,12 @@ class Scenario(Config):
                 ids = [_within(fault, fabric.planes)]
             rows += [{"at_ps": fault.at, "target": fault.target, "id": i, "up": fault.up} for i in ids]
         return rows
+
+
+def _switched(fabric: dict[str, Any], needed: dict[str, Any]) -> dict[str, Any]:
+    """A fabric with the settings that a transport needs; with another balance, flowlets of the old one go."""
+    dropped = ("flowlet_gap_ps", "flowlet_entries") if "balance" in needed else ()
+    return {k: v for k, v in fabric.items() if k not in dropped} | needed
 
 
 def _within(fault: Fault, count: int) -> int:

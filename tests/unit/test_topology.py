@@ -105,9 +105,14 @@ def test_options_left_unset_are_left_out():
         "trim": True,
         "control_priority": True,
         "last_hop_ecn": False,
+        "balance": "flowlet",
+        "flowlet_gap_ps": 50 * 10**6,
+        "flowlet_entries": 256,
     }
     assert set(options).isdisjoint(small().spec())
-    spec = small(ecmp="mixed", reroute_delay="1ms", trim=True, control_priority=True, last_hop_ecn=False).spec()
+    switches = {"trim": True, "control_priority": True, "last_hop_ecn": False}
+    balance = {"balance": "flowlet", "flowlet_gap": "50us", "flowlet_entries": 256}
+    spec = small(ecmp="mixed", reroute_delay="1ms", **switches, **balance).spec()
     assert options.items() <= spec.items()
 
 
@@ -164,6 +169,15 @@ def test_a_graph_takes_them_too_and_its_cables_still_override(tmp_path):
         ({"trim": 1}, "trim = 1: must be a valid boolean"),
         ({"control_priority": "yes"}, "control_priority = 'yes': must be a valid boolean"),
         ({"last_hop_ecn": 0}, "last_hop_ecn = 0: must be a valid boolean"),
+        ({"ecmp": "sha1"}, "ecmp = 'sha1': must be 'linear', 'mixed' or 'qp'"),
+        ({"balance": "hash"}, "balance = 'hash': must be 'ecmp', 'flowlet'"),
+        ({"flowlet_gap": "1us"}, "flowlet_gap = 1000000: only with balance flowlet or flowlet-random"),
+        (
+            {"balance": "spray", "flowlet_entries": 8},
+            "flowlet_entries = 8: only with balance flowlet or flowlet-random",
+        ),
+        ({"balance": "flowlet", "flowlet_gap": "0us"}, "flowlet_gap"),
+        ({"balance": "flowlet", "flowlet_entries": 0}, "flowlet_entries = 0"),
         ({"plane": {2: {}}}, r"plane = 2: must be 0 \.\. 1"),
         ({"plane": {-1: {}}}, "plane.-1"),
         ({"plane": {"x": {}}}, "plane.x"),
@@ -227,6 +241,9 @@ def test_the_summary_shows_what_differs():
     assert rows["host rate"] == "100Gbps to 800Gbps"
     assert rows["1364 host cables"].startswith("100Gbps")
     assert rows["switches"] == "trim packets at full queues, do not mark at the last hop"
+    assert dict(summary(model.replace(balance="pinned")).rows)["switches"].endswith(", balance by pinned")
+    assert headline(model.replace(ecmp="qp", balance="spray")).endswith("ECMP qp, spray")
+    assert headline(model.replace(balance="ecmp")) == headline(model)
     assert "4 planes x 25Gbps to 200Gbps" in headline(model)
     assert "switches" not in dict(summary(small()).rows)
 

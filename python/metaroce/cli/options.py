@@ -8,22 +8,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 
 from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from ..topology import Topology
 
 _SCENARIO = Group("Scenario", sort_key=2)
 _NCCL = Group("Of nccl-tests", sort_key=1)
 _IGNORED = Group("Accepted and ignored", sort_key=9, show=False)
 
 
-def _whole(_type: Any, tokens: Sequence[Token]) -> int:
+def whole(_type: Any, tokens: Sequence[Token]) -> int:
+    """A converter that takes whole numbers only."""
     return int(tokens[0].value)  # the parser's own conversion would cut 2.5 to 2
 
 
-Whole = Annotated[int, Parameter(converter=_whole)]
+Whole = Annotated[int, Parameter(converter=whole)]
 NAME_OR_FILE = Parameter(help="A named topology, or the path of a TOML file.")
 
 
@@ -36,7 +40,7 @@ class ScenarioOptions:
         "multiplane-4x64"
     )
     seed: Annotated[Whole, Parameter(help="Placement, losses and ECMP draw from it; same seed, same bytes.")] = 1
-    ranks: Annotated[int | None, Parameter(converter=_whole, help="Number of ranks; default: one a host.")] = None
+    ranks: Annotated[int | None, Parameter(converter=whole, help="Number of ranks; default: one a host.")] = None
     placement: Annotated[str, Parameter(help="random (over the hosts, from the seed) or packed (rank = host).")] = (
         "random"
     )
@@ -44,13 +48,35 @@ class ScenarioOptions:
         None
     )
     loss_on: Annotated[str | None, Parameter(help="Packets that may be lost: data_and_ack or data.")] = None
+    balance: Annotated[
+        str | None,
+        Parameter(help="How switches choose among ports: ecmp flowlet flowlet-random spray spray-least pinned."),
+    ] = None
+    ecmp: Annotated[
+        str | None, Parameter(help="What their hash reads: linear or mixed (the port), qp (port and QP number).")
+    ] = None
     check_memory: Annotated[
-        str, Parameter(help="Memory that a run with payload may take: ranks × memory of a rank.")
-    ] = "2GiB"
+        str | None,
+        Parameter(
+            help="Memory that a run with payload may take: ranks × memory of a rank. [default: 2GiB, compare 512MiB]"
+        ),
+    ] = None
 
     def scenario(self) -> dict[str, Any]:
         """Keyword arguments of `Scenario`; loss and memory for checks left out."""
-        return {name: getattr(self, name) for name in ("topology", "seed", "ranks", "placement")}
+        given = {name: getattr(self, name) for name in ("seed", "ranks", "placement")}
+        return {"topology": self.fabric(), **given}
+
+    def fabric(self) -> str | Topology:
+        """The topology, with what else was said of its switches."""
+        from .. import topology
+
+        said = {"balance": self.balance, "ecmp": self.ecmp}
+        changes = {key: value for key, value in said.items() if value is not None}
+        if not changes:
+            return self.topology
+        changed: Topology = topology.load(self.topology).replace(**changes)
+        return changed
 
     def loss_options(self) -> dict[str, str]:
         """What a loss is drawn for and on, as far as it was given."""

@@ -176,7 +176,7 @@ class _Sweep:
             "faults": faults(self.transport.fault),
             "iterations": self.perf.iters,
             "warmup": self.perf.warmup_iters,
-            "check_memory": self.scenario.check_memory,
+            **({"check_memory": self.scenario.check_memory} if self.scenario.check_memory else {}),
         }
 
     def _ranks(self) -> int:

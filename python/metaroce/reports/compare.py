@@ -86,6 +86,8 @@ class Comparison:
     scenario: Mapping[str, Any]
     version: str
     cells: Sequence[Cell]
+    baseline: Mapping[str, Any] | None = None
+    """How the strongest baseline was found, if one was searched."""
 
     @property
     def digest(self) -> str:
@@ -107,6 +109,7 @@ class Comparison:
             "scenario": dict(self.scenario),
             "version": self.version,
             "digest": self.digest,
+            **({"baseline": dict(self.baseline)} if self.baseline else {}),
             "cells": [cell.to_dict() for cell in self.cells],
         }
 

@@ -13,12 +13,21 @@ from ..errors import ConfigError
 from ..scenario import Scenario
 from ..units import format_size, parse_probability, parse_size
 from .compare import BOUND_FACTOR, Job
+from .strongest import PROFILE, Found, Task
 from .topology import headline
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"rocev2": ("rocev2-adaptive", "rocev2-67ms")}
 """Names that stand for several transports."""
+DEFAULT = tuple(
+    name
+    for name in ("metaroce", "mrc", "rocev2-sr", "rocev2-pfc", "rocev2-adaptive", "rocev2-67ms")
+    if name in TRANSPORTS
+)
+"""What is compared unless told otherwise: docs/decisions/0004 says why these."""
 LOSSES = ("0", "0.1%", "1%", "10%")
 COLLECTIVES = ("all_reduce", "alltoall")
+CHECK_MEMORY = "512MiB"
+"""Less than a scenario's own, so that the default comparison takes about a minute."""
 COMPARABLE = tuple(kind for kind in ALGORITHMS if kind != "alltoallv")  # that one has a matrix, no size
 
 
@@ -30,9 +39,9 @@ class Plan:
     size: str = "64MiB"
     dtype: str = "float32"
     losses: Sequence[str] = LOSSES
-    transports: Sequence[str] = ("metaroce", "rocev2")
+    transports: Sequence[str] = DEFAULT
     loss_options: Mapping[str, str] = field(default_factory=dict)
-    check_memory: str = "2GiB"
+    check_memory: str = CHECK_MEMORY
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def jobs(self) -> list[Job]:
@@ -45,8 +54,7 @@ class Plan:
         """
         if unknown := [kind for kind in self.collectives if kind not in COMPARABLE]:
             raise ConfigError.unknown("collective", unknown[0], COMPARABLE)
-        losses = list(dict.fromkeys(parse_probability(loss, "loss") for loss in self.losses))
-        choices = self.choices()
+        losses, choices = self._losses(), self.choices()
         bases = {kind: self._base(kind) for kind in dict.fromkeys(self.collectives)}
         checked = {kind: base.sized_for_check() for kind, base in bases.items()}
         cells = [
@@ -58,6 +66,25 @@ class Plan:
         if 0.0 in losses:
             return cells
         return cells + [self._job(bases[kind], None, choice, 0.0, shown=False) for kind in bases for choice in choices]
+
+    def tasks(self) -> list[Task]:
+        """The searches for a strongest baseline: every collective without loss, the reference, and at every loss."""
+        bases = [self._base(kind) for kind in dict.fromkeys(self.collectives)]
+        losses = dict.fromkeys([0.0, *self._losses()])
+        return [Task.of(base.replace(loss={"probability": p, **self.loss_options})) for base in bases for p in losses]
+
+    def baseline_jobs(self, found: Sequence[Found]) -> list[Job]:
+        """The cells of what the searches found."""
+        jobs = []
+        for each in found:
+            full, loss = each.task.full, each.task.loss
+            shown = loss in self._losses()
+            checked = full.sized_for_check() if shown else None
+            jobs.append(self._job(full, checked, each.choice._replace(profile=PROFILE), loss, shown))
+        return jobs
+
+    def _losses(self) -> list[float]:
+        return list(dict.fromkeys(parse_probability(loss, "loss") for loss in self.losses))
 
     def choices(self) -> list[TransportChoice]:
         """The transports with groups spelt out, each once."""
@@ -81,7 +108,7 @@ class Plan:
             "dtype": self.dtype,
             "loss_definition": loss_definition(self.loss_options),
             "losses": list(dict.fromkeys(job.loss for job in jobs if job.shown)),
-            "transports": {f"{c.kind} {c.profile}": c.spec() for c in self.choices()},
+            "transports": {f"{c.kind} {c.profile}": _spec(c) for c in self.choices()},
             "bound_factor": BOUND_FACTOR,
             "check_memory": format_size(first.check_memory),
             "checked_size": {job.collective: _size(job.checked) for job in jobs if job.shown},
@@ -123,6 +150,10 @@ class Plan:
             checked=checked.replace(check=True, **cell) if checked else None,
             shown=shown,
         )
+
+
+def _spec(choice: TransportChoice) -> dict[str, Any]:
+    return choice.spec() | ({"fabric": choice.fabric} if choice.fabric else {})
 
 
 def loss_definition(options: Mapping[str, str]) -> str:

@@ -35,10 +35,11 @@ DEFAULT_ECMP = "linear"
 def headline(topology: Topology) -> str:
     """Hosts, planes, host rate, switches and ECMP hash in one line: what a bandwidth depends on first."""
     fabric = topology.fabric
+    balance = f", {topology.balance}" if topology.balance not in (None, "ecmp") else ""
     return (
         f"{topology.name}: {fabric.hosts} hosts, {fabric.planes} plane{'s' if fabric.planes > 1 else ''} x "
         f"{_rates(link.rate for link in _host_cables(fabric))}, {_switches(fabric)} a plane, "
-        f"ECMP {topology.ecmp or DEFAULT_ECMP}"
+        f"ECMP {topology.ecmp or DEFAULT_ECMP}{balance}"
     )
 
 
@@ -97,6 +98,7 @@ def _switching(topology: Topology) -> Iterator[tuple[str, bool]]:
     yield "trim packets at full queues", bool(topology.trim)
     yield "send control packets first", bool(topology.control_priority)
     yield "do not mark at the last hop", topology.last_hop_ecn is False
+    yield f"balance by {topology.balance}", topology.balance not in (None, "ecmp")
 
 
 def _host_cables(fabric: Fabric) -> list[Link]:

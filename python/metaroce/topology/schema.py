@@ -9,6 +9,10 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
     trim = false                       # optional: a full queue cuts data packets down to their headers
     control_priority = false           # optional: acknowledgements overtake queued data
     last_hop_ecn = true                # optional: switch ports that lead to hosts mark
+    balance = "ecmp"                   # optional: how a switch chooses among ports; "flowlet", "flowlet-random",
+                                       # "spray", "spray-least" or "pinned"
+    flowlet_gap = "16us"               # optional, with flowlets: pause after which a flow may take another port
+    flowlet_entries = 32768            # optional, with flowlets: rows of a switch's table
 
     [link]                             # every cable, both directions alike
     rate = "200Gbps"                   # > 0
@@ -72,6 +76,12 @@ from .fabric import Fabric
 
 if TYPE_CHECKING:
     import networkx
+
+
+Balance = Literal["ecmp", "flowlet", "flowlet-random", "spray", "spray-least", "pinned"]
+"""What a switch does where several ports lead closer to a destination."""
+FLOWLETS = ("flowlet", "flowlet-random")
+FLOWLET_KEYS = ("flowlet_gap", "flowlet_entries")
 
 
 class Ecn(Config):
@@ -148,11 +158,14 @@ class Topology(Config, ABC):
     name: str = ""
     description: str = ""
     kind: str
-    ecmp: Literal["linear", "mixed"] | None = None
+    ecmp: Literal["linear", "mixed", "qp"] | None = None
     reroute_delay: Time | None = None
     trim: StrictBool | None = None
     control_priority: StrictBool | None = None
     last_hop_ecn: StrictBool | None = None
+    balance: Balance | None = None
+    flowlet_gap: Time | None = Field(default=None, gt=0)
+    flowlet_entries: int | None = Field(default=None, ge=1)
     planes: int = Field(default=1, ge=1)
     link: Link
     host_link: LinkChanges = LinkChanges()
@@ -163,6 +176,13 @@ class Topology(Config, ABC):
     def _planes_exist(self) -> Topology:
         if beyond := [number for number in self.plane if number >= self.planes]:
             raise ConfigError.of("plane", beyond[0], f"must be 0 .. {self.planes - 1}")
+        return self
+
+    @model_validator(mode="after")
+    def _flowlets_have_a_use(self) -> Topology:
+        given = [name for name in FLOWLET_KEYS if getattr(self, name) is not None]
+        if given and self.balance not in FLOWLETS:
+            raise ConfigError.of(given[0], getattr(self, given[0]), "only with balance " + " or ".join(FLOWLETS))
         return self
 
     @abstractmethod
@@ -212,6 +232,9 @@ class Topology(Config, ABC):
             "trim": self.trim,
             "control_priority": self.control_priority,
             "last_hop_ecn": self.last_hop_ecn,
+            "balance": self.balance,
+            "flowlet_gap_ps": self.flowlet_gap,
+            "flowlet_entries": self.flowlet_entries,
         }
         return self.fabric.spec() | {k: v for k, v in options.items() if v is not None}
 

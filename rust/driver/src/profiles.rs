@@ -1,7 +1,7 @@
 //! Defaults and what they may be, for those who show them.
 
 use metaroce_fabric::{
-    DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS, Switching, TRIM_RESERVE,
+    DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_FLOWLETS, MAX_PLANES, MAX_RATE, MAX_TIERS, Switching, TRIM_RESERVE,
 };
 use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
 use metaroce_proto::{MetaRoceConfig, RoceConfig};
@@ -14,9 +14,9 @@ use crate::spec::reroute_delay;
 const FABRIC: &[Setting] = &[
     Setting::choice(
         "ecmp",
-        &["linear", "mixed"],
+        &["linear", "mixed", "qp"],
         "ours: CRC and XOR hashes are linear in the port",
-        "How the UDP source port enters a switch's ECMP choice.",
+        "How UDP source port, or port and QP, enter a switch's ECMP choice.",
     ),
     Setting::number(
         "reroute_delay_ps",
@@ -28,6 +28,26 @@ const FABRIC: &[Setting] = &[
     Setting::switch("trim", "optional (F9)", "Full queues cut data packets down to their headers."),
     Setting::switch("control_priority", "optional (F9)", "Control packets overtake queued data."),
     Setting::switch("last_hop_ecn", "F9: no such setting is needed", "Switch ports that lead to hosts mark."),
+    Setting::choice(
+        "balance",
+        &["ecmp", "flowlet", "flowlet-random", "spray", "spray-least", "pinned"],
+        "F9 asks for ECMP; others: for RoCEv2",
+        "Choice of a switch among several ports that lead closer.",
+    ),
+    Setting::number(
+        "flowlet_gap_ps",
+        "ps",
+        (1, u64::MAX),
+        "Junos: 16 us",
+        "Flowlets: pause after which a flow may take another port.",
+    ),
+    Setting::number(
+        "flowlet_entries",
+        "rows",
+        (1, MAX_FLOWLETS as u64),
+        "Junos: 32768; ours: all for one group of ports",
+        "Flowlets: rows of a switch's table.",
+    ),
     Setting::probability("loss.probability", "ours: none unless asked for", "Probability of a draw."),
     Setting::choice("loss.per", &["packet", "link"], "ours", "One draw a packet end to end, or one a link crossed."),
     Setting::choice("loss.on", &["data_and_ack", "data"], "ours", "Packets that may be lost."),
@@ -84,13 +104,17 @@ pub fn defaults() -> Value {
 }
 
 fn fabric_defaults() -> Value {
-    let Switching { trim, control_priority, last_hop_ecn } = Switching::default();
+    let Switching { trim, control_priority, last_hop_ecn, balance, flowlet_gap, flowlet_entries } =
+        Switching::default();
     json!({
         "ecmp": Ecmp::default(),
         "reroute_delay_ps": reroute_delay(),
         "trim": trim,
         "control_priority": control_priority,
         "last_hop_ecn": last_hop_ecn,
+        "balance": balance,
+        "flowlet_gap_ps": flowlet_gap.0,
+        "flowlet_entries": flowlet_entries,
     })
 }
 
@@ -116,6 +140,7 @@ fn fabric(defaults: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use metaroce_fabric::Balance;
     use metaroce_proto::settings::{Allowed, mismatch};
 
     use super::*;
@@ -131,6 +156,7 @@ mod tests {
             let Allowed::Choice(names) = row.allowed else { continue };
             let told = match row.name.strip_prefix("loss.") {
                 Some(field) => serde_json::from_value::<LossConfig>(json!({field: "no such name"})).err(),
+                None if row.name == "balance" => serde_json::from_value::<Balance>(json!("no such name")).err(),
                 None => serde_json::from_value::<Ecmp>(json!("no such name")).err(),
             };
             let told = told.expect("no such name").to_string();

@@ -2,7 +2,7 @@
 
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
-use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
+use metaroce_fabric::{Balance, Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
 use metaroce_proto::TransportConfig;
 use metaroce_proto::settings::{METAROCE, ROCEV2, misfit};
 use metaroce_wire::{Bytes, Rate, Time};
@@ -140,6 +140,15 @@ pub struct Fabric {
     /// Switch ports that lead to hosts mark.
     #[serde(default = "last_hop_ecn")]
     pub last_hop_ecn: bool,
+    /// Choice among several ports that lead closer.
+    #[serde(default)]
+    pub balance: Balance,
+    /// Pause after which a flow may take another port, picoseconds; with flowlets only.
+    #[serde(default)]
+    pub flowlet_gap_ps: Option<u64>,
+    /// Rows of a switch's flowlet table; with flowlets only.
+    #[serde(default)]
+    pub flowlet_entries: Option<u32>,
 }
 
 fn trim() -> bool {
@@ -286,6 +295,28 @@ pub struct Denied {
 }
 
 impl Fabric {
+    /// What switches do, checked as far as it takes knowing what was left out.
+    fn switching(&self) -> Result<Switching, DriverError> {
+        let usual = Switching::default();
+        let given = [
+            ("fabric.flowlet_gap_ps", self.flowlet_gap_ps),
+            ("fabric.flowlet_entries", self.flowlet_entries.map(u64::from)),
+        ];
+        if let Some((field, Some(value))) = given.into_iter().find(|(_, value)| value.is_some())
+            && !self.balance.has_flowlets()
+        {
+            return Err(DriverError::config(field, value, "with balance flowlet or flowlet-random only"));
+        }
+        Ok(Switching {
+            trim: self.trim,
+            control_priority: self.control_priority,
+            last_hop_ecn: self.last_hop_ecn,
+            balance: self.balance,
+            flowlet_gap: self.flowlet_gap_ps.map_or(usual.flowlet_gap, Time),
+            flowlet_entries: self.flowlet_entries.unwrap_or(usual.flowlet_entries),
+        })
+    }
+
     pub(crate) fn lower(&self, seed: u64, loss: LossConfig) -> Result<FabricSpec, DriverError> {
         let (switches, links) = (&self.switches, &self.links);
         if switches.tier.len() != switches.plane.len() {
@@ -333,11 +364,7 @@ impl Fabric {
             switches: switches.plane.iter().zip(&switches.tier).map(|(&plane, &tier)| Switch { plane, tier }).collect(),
             cables: (0..rows).map(cable).collect(),
             ecmp: self.ecmp,
-            switching: Switching {
-                trim: self.trim,
-                control_priority: self.control_priority,
-                last_hop_ecn: self.last_hop_ecn,
-            },
+            switching: self.switching()?,
             reroute_delay: Time(self.reroute_delay_ps),
             loss,
             seed,

@@ -1,13 +1,13 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
-use metaroce_fabric::{Fabric, Target};
+use metaroce_fabric::{Balance, Demand, Fabric, Target};
 use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
-use metaroce_wire::{ConnId, HostId, PlaneId, Rate, Time, lengths};
+use metaroce_wire::{Bytes, ConnId, HostId, PlaneId, Rate, Time, lengths};
 
 use crate::execute::opcode;
 use crate::packets::Packets;
@@ -30,9 +30,12 @@ pub(crate) fn keep(memory: Memory) {
 /// Builds a run that has not started.
 pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
     let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
-    let fabric = Fabric::new(&spec.fabric.lower(spec.seed, spec.loss)?).map_err(|e| refused(&e))?;
+    let mut fabric = Fabric::new(&spec.fabric.lower(spec.seed, spec.loss)?).map_err(|e| refused(&e))?;
     let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
     check(spec, data, &program)?;
+    if spec.fabric.balance == Balance::Pinned {
+        fabric.pin(&demands(spec, &program));
+    }
     let hosts = spec.fabric.hosts as usize;
     let planes = spec.fabric.planes as usize;
     let base_rtt = base_rtt(spec, &fabric);
@@ -319,6 +322,25 @@ pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
     let fastest: u64 = (0..spec.fabric.hosts).map(of_host).max().unwrap_or(0);
     let share = u128::from(fastest) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
     Rate(share as u64)
+}
+
+/// What each host sends to each other one, and, with 0 bytes, what it only acknowledges.
+fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
+    let mut bytes = BTreeMap::new();
+    for rank in 0..program.ranks() {
+        for wqe in program.of_rank(rank).iter().filter(|wqe| wqe.op.has_peer()) {
+            let own = HostId(spec.hosts_of_ranks[rank]);
+            let peer = HostId(spec.hosts_of_ranks[wqe.peer as usize]);
+            let (out, back) = match wqe.op {
+                Op::Send | Op::Write | Op::WriteImm => (wqe.bytes, 0),
+                Op::Read => (0, wqe.bytes),
+                _ => (0, 0),
+            };
+            *bytes.entry((own, peer)).or_insert(0u64) += out;
+            *bytes.entry((peer, own)).or_insert(0u64) += back;
+        }
+    }
+    bytes.into_iter().map(|((src, dst), bytes)| Demand { src, dst, bytes: Bytes(bytes) }).collect()
 }
 
 /// Connections of each rank: (peer rank, number), sorted by peer.

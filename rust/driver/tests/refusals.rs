@@ -17,7 +17,7 @@ fn told(change: impl Fn(&mut Value)) -> String {
 #[test]
 fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
     let hosts = NET.hosts();
-    let cases: [(&[&str], String); 16] = [
+    let cases: [(&[&str], String); 20] = [
         (&["loss.probability", "1", "p < 1"], told(|s| s["loss"] = json!({"probability": 1.0}))),
         (&["loss.probability", "-0.1"], told(|s| s["loss"] = json!({"probability": -0.1}))),
         (
@@ -26,6 +26,19 @@ fn each_bad_field_is_named_with_its_value_and_what_is_allowed() {
         ),
         (&["rate_bps[1]", "0"], told(|s| s["fabric"]["links"]["rate_bps"][1] = json!(0))),
         (&["invalid type: integer `1`", "boolean"], told(|s| s["fabric"]["trim"] = json!(1))),
+        (&["unknown variant `hash`", "ecmp", "spray-least"], told(|s| s["fabric"]["balance"] = json!("hash"))),
+        (
+            &["fabric.flowlet_gap_ps", "1000", "with balance flowlet"],
+            told(|s| s["fabric"]["flowlet_gap_ps"] = json!(1000)),
+        ),
+        (
+            &["fabric.flowlet_entries", "0", "1 to"],
+            told(|s| {
+                s["fabric"]["balance"] = json!("flowlet");
+                s["fabric"]["flowlet_entries"] = json!(0);
+            }),
+        ),
+        (&["transport.qps", "257", "0 to 256"], told(|s| s["transport"] = json!({"kind": "rocev2", "qps": 257}))),
         (&["unknown field `trimming`", "control_priority"], told(|s| s["fabric"]["trimming"] = json!(true))),
         (&["ecn_pmax[0]", "1.5"], told(|s| s["fabric"]["links"]["ecn_pmax"][0] = json!(1.5))),
         (&["hosts_of_ranks[1]", "distinct"], told(|s| s["hosts_of_ranks"][1] = s["hosts_of_ranks"][0].clone())),

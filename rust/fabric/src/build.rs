@@ -1,10 +1,11 @@
 //! From a specification to a fabric: checks first, then ports, attachments and routes.
 
+use crate::balance::{self, Balancer};
 use crate::fabric::{Attachment, Fabric, SwitchState};
 use crate::loss::{ECMP, ECN, LOSS, Loss, mix, stream};
 use crate::port::Port;
 use crate::routing::{Edge, PlaneShape, Routes};
-use crate::spec::{FabricSpec, SpecError};
+use crate::spec::{Balance, FabricSpec, SpecError};
 
 /// Rates above this, bit/s, would need less than a picosecond a byte.
 pub const MAX_RATE: u64 = 8_000_000_000_000;
@@ -49,7 +50,9 @@ impl Fabric {
         let mut fabric = Fabric {
             hosts: spec.hosts,
             ecmp: spec.ecmp,
+            hash: (spec.switching.balance == Balance::Ecmp).then_some(spec.ecmp),
             switching: spec.switching,
+            balancer: Balancer::new(spec),
             loss: Loss::new(spec.loss),
             reroute_delay: spec.reroute_delay,
             switches: switch_states(spec, &shapes, &offsets),
@@ -203,7 +206,7 @@ fn check(spec: &FabricSpec) -> Result<(), SpecError> {
     if !(0.0..1.0).contains(&spec.loss.probability) {
         return Err(SpecError::range("loss.probability", spec.loss.probability, "0 <= p < 1"));
     }
-    Ok(())
+    balance::check(&spec.switching)
 }
 
 type Attached = (Vec<Attachment>, Vec<u32>, Vec<PlaneShape>);

@@ -2,6 +2,7 @@
 
 use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, lengths, prefetch};
 
+use crate::balance::Balancer;
 use crate::loss::{Loss, draw};
 use crate::port::{Port, PortSide, Refusal};
 use crate::routing::{Edge, PlaneShape, Routes};
@@ -98,7 +99,10 @@ pub(crate) struct Down {
 pub struct Fabric {
     pub(crate) hosts: u32,
     pub(crate) ecmp: Ecmp,
+    /// The same where nothing else chooses among ports. So ECMP pays nothing for the other choices.
+    pub(crate) hash: Option<Ecmp>,
     pub(crate) switching: Switching,
+    pub(crate) balancer: Balancer,
     pub(crate) loss: Loss,
     pub(crate) reroute_delay: Time,
     pub(crate) switches: Vec<SwitchState>,
@@ -133,18 +137,29 @@ impl Fabric {
     /// The packet has reached the switch at the end of `packet.link`.
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        match self.route(packet) {
+        match self.hashed(packet) {
             Some(link) => {
                 packet.link = link;
                 self.cross(now, packet, false)
             }
-            None => self.drop(Drop::NoRoute),
+            None => self.forward_otherwise(now, packet),
         }
     }
 
-    /// The link by which the switch at the end of `packet.link` sends the packet on.
+    /// ECMP has no port for the packet.
+    #[cold]
+    fn forward_otherwise(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        let Some(link) = self.balance(now, packet) else {
+            return self.drop(Drop::NoRoute);
+        };
+        packet.link = link;
+        self.cross(now, packet, false)
+    }
+
+    /// The link by which the switch at the end of `packet.link` sends the packet on, if that is ECMP's to say;
+    /// else [`Fabric::balance`] knows.
     #[inline]
-    fn route(&self, packet: &Envelope) -> Option<u32> {
+    fn hashed(&self, packet: &Envelope) -> Option<u32> {
         let (switch, target) = self.hop(packet);
         if target.column == switch.own_column {
             return Some(target.down);
@@ -153,13 +168,13 @@ impl Fabric {
         let pick = match choice.count() {
             0 => return None,
             1 => 0,
-            count => ecmp(self.ecmp, switch, packet, count),
+            count => ecmp(self.hash?, switch, packet, count),
         };
         Some(self.routes.hops[(choice.first() + pick) as usize])
     }
 
     #[inline]
-    fn hop(&self, packet: &Envelope) -> (&SwitchState, Attachment) {
+    pub(crate) fn hop(&self, packet: &Envelope) -> (&SwitchState, Attachment) {
         let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
         (switch, self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()])
     }
@@ -173,10 +188,10 @@ impl Fabric {
         }
     }
 
-    /// Hints the processor at the port that [`Fabric::forward`] will choose.
+    /// Hints the processor at the port that [`Fabric::forward`] will choose by ECMP.
     #[inline]
     pub fn prefetch_port(&self, packet: &Envelope) {
-        if let Some(link) = self.route(packet) {
+        if let Some(link) = self.hashed(packet) {
             prefetch(&self.ports[link as usize]);
         }
     }
@@ -402,16 +417,25 @@ impl Fabric {
 // [F9.ecn-and-ecmp]
 /// The port of `count` that `switch` chooses for `packet`.
 #[inline]
-fn ecmp(kind: Ecmp, switch: &SwitchState, packet: &Envelope, count: u32) -> u32 {
-    let addresses = (packet.hash ^ switch.seed).wrapping_mul(0x85eb_ca6b);
-    let addresses = (addresses ^ (addresses >> 15)).wrapping_mul(0x2c1b_3c6d) >> 8;
-    let port = u32::from(packet.entropy);
+pub(crate) fn ecmp(kind: Ecmp, switch: &SwitchState, packet: &Envelope, count: u32) -> u32 {
     let value = match kind {
-        Ecmp::Linear => addresses + (port >> switch.stride_shift),
-        Ecmp::Mixed => {
-            let h = (addresses ^ port.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35);
-            (h ^ (h >> 15)).wrapping_mul(0x27d4_eb2f) >> 8
-        }
+        Ecmp::Linear => addresses(switch, packet) + (u32::from(packet.entropy) >> switch.stride_shift),
+        Ecmp::Mixed => mixed(switch, packet, 0),
+        Ecmp::Qp => mixed(switch, packet, packet.qp),
     };
     if count.is_power_of_two() { value & (count - 1) } else { value % count }
+}
+
+/// The hash that is not linear in the port, 24 bits.
+#[inline]
+pub(crate) fn mixed(switch: &SwitchState, packet: &Envelope, qp: u16) -> u32 {
+    let number = u32::from(packet.entropy) | u32::from(qp) << u16::BITS;
+    let h = (addresses(switch, packet) ^ number.wrapping_mul(0x9e37_79b1)).wrapping_mul(0xc2b2_ae35);
+    (h ^ (h >> 15)).wrapping_mul(0x27d4_eb2f) >> 8
+}
+
+#[inline]
+fn addresses(switch: &SwitchState, packet: &Envelope) -> u32 {
+    let h = (packet.hash ^ switch.seed).wrapping_mul(0x85eb_ca6b);
+    (h ^ (h >> 15)).wrapping_mul(0x2c1b_3c6d) >> 8
 }

@@ -4,18 +4,22 @@
 //! The fabric reads envelopes only; it never sees a transport. It keeps no clock and no event
 //! queue: [`Fabric::inject`] and [`Fabric::forward`] answer when a packet reaches the far end of the
 //! next link, or why it never will, and the driver remembers. A port is a time until which it is
-//! busy: with one FIFO class that is exactly an output queue, at one event a hop. Trimming and a class
-//! for control packets ([`Switching`]) are options of its own.
+//! busy: with one FIFO class that is exactly an output queue, at one event a hop. Trimming, a class
+//! for control packets and other choices among ports than ECMP ([`Switching`]) are options of its own.
 
+mod balance;
 mod build;
 mod fabric;
 mod loss;
+mod pin;
 mod port;
 mod routing;
 mod spec;
 
+pub use balance::MAX_FLOWLETS;
 pub use build::{MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS};
 pub use fabric::{Counters, Drop, End, Fabric, Step};
 pub use loss::{DRAW_BITS, threshold as probability};
+pub use pin::Demand;
 pub use port::TRIM_RESERVE;
-pub use spec::{Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Switching, Target};
+pub use spec::{Balance, Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Switching, Target};

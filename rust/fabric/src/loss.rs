@@ -10,6 +10,7 @@ use crate::spec::{LossConfig, LossOn, LossPer};
 pub(crate) const LOSS: u64 = 1;
 pub(crate) const ECN: u64 = 2;
 pub(crate) const ECMP: u64 = 3;
+pub(crate) const BALANCE: u64 = 4;
 
 /// The stream of (seed, entity, purpose).
 pub(crate) fn stream(seed: u64, entity: u64, purpose: u64) -> Pcg32 {

@@ -77,6 +77,11 @@ impl Port {
         PortSide { loss, ecn, pmax: cable.pmax, up: true, configured_limit: self.limit, rate: cable.rate.0, carry: 0 }
     }
 
+    /// How long what is queued will take to leave.
+    pub(crate) fn backlog(&self, now: Time) -> u64 {
+        self.busy_until.saturating_sub(now.0)
+    }
+
     #[inline]
     fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
         if self.ps_per_byte == 0 {
@@ -197,7 +202,7 @@ impl PortSide {
 
 #[cfg(test)]
 mod tests {
-    use metaroce_wire::{HostId, PlaneId};
+    use metaroce_wire::HostId;
 
     use super::*;
     use crate::loss::{ECN, LOSS, stream};
@@ -212,9 +217,7 @@ mod tests {
     }
 
     fn packet(len: u32) -> Envelope {
-        let (entropy, hash, link) = (0, 0, 0);
-        let (src, dst, plane, ecn, class) = (HostId(0), HostId(1), PlaneId(0), Ecn::Ect0, Class::Data);
-        Envelope { src, dst, hash, len, link, entropy, plane, ecn, class, trimmed: false }
+        Envelope { dst: HostId(1), len, ..Envelope::default() }
     }
 
     #[test]

@@ -68,6 +68,37 @@ pub enum Ecmp {
     Linear,
     /// Seeded hash of addresses and port together: ports fall on links at random.
     Mixed,
+    /// As [`Ecmp::Mixed`], with the number of the destination QP hashed too (E-ECMP, queue-pair hashing):
+    /// QPs spread even where all of them have one port.
+    Qp,
+}
+
+/// What a switch does where several ports lead closer to a destination.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// The [`Ecmp`] hash: a flow has one route.
+    #[default]
+    Ecmp,
+    /// A flow keeps its port until it pauses for [`Switching::flowlet_gap`]; then it takes the one with the
+    /// shortest queue (dynamic load balancing of switch silicon; CONGA without what leaves tell each other).
+    Flowlet,
+    /// The same with a port at random (LetFlow).
+    FlowletRandom,
+    /// Each packet takes a port at random.
+    Spray,
+    /// Each packet takes the port with the shortest queue, one at random among several.
+    SprayLeast,
+    /// A controller has laid the routes ([`crate::Fabric::pin`]); packets without one, and those whose port has
+    /// gone, are hashed.
+    Pinned,
+}
+
+impl Balance {
+    /// Whether flowlets matter.
+    pub const fn has_flowlets(self) -> bool {
+        matches!(self, Balance::Flowlet | Balance::FlowletRandom)
+    }
 }
 
 /// What switches do beyond queueing, marking and dropping. Off by default: F9 asks for none of it.
@@ -82,11 +113,25 @@ pub struct Switching {
     pub control_priority: bool,
     /// Ports that lead to hosts mark like any other.
     pub last_hop_ecn: bool,
+    /// Choice among several ports.
+    pub balance: Balance,
+    /// Pause of a flow after which it may take another port. 16 us: default of Junos.
+    pub flowlet_gap: Time,
+    /// Rows of a switch's flowlet table; flows that hash to one row share its port. 32768: the table of
+    /// Junos, in whole (ours: all of it is for the one group of uplinks).
+    pub flowlet_entries: u32,
 }
 
 impl Default for Switching {
     fn default() -> Switching {
-        Switching { trim: false, control_priority: false, last_hop_ecn: true }
+        Switching {
+            trim: false,
+            control_priority: false,
+            last_hop_ecn: true,
+            balance: Balance::Ecmp,
+            flowlet_gap: Time::from_us(16),
+            flowlet_entries: 32_768,
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 #![allow(clippy::float_arithmetic, reason = "expected values are real numbers")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use metaroce_fabric::{
     Cable, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch, Switching,
 };
-use metaroce_wire::{Bytes, Class, Ecn, Envelope, HostId, PlaneId, Rate, Time};
+use metaroce_wire::{Bytes, Class, Envelope, HostId, Rate, Time};
 
 /// One plane of 2 leaves with `hosts` each, and `spines`.
 fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) -> Fabric {
@@ -30,7 +30,7 @@ fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) 
 fn packet(src: u32, dst: u32, entropy: u16, class: Class) -> Envelope {
     let (src, dst) = (HostId(src), HostId(dst));
     let hash = Envelope::address_hash(src, dst);
-    Envelope { src, dst, hash, len: 1000, link: 0, entropy, plane: PlaneId(0), ecn: Ecn::Ect0, class, trimmed: false }
+    Envelope { src, dst, hash, len: 1000, entropy, class, ..Envelope::default() }
 }
 
 /// The links that a packet crosses, and whether it arrives.
@@ -76,6 +76,33 @@ fn equal_flows_use_the_share_of_links_that_random_choice_gives() {
         let expected = 1.0 - (1.0 - 1.0 / f64::from(n)).powi(n as i32);
         let error = (variance / f64::from(seeds)).sqrt();
         assert!((mean - expected).abs() <= 3.0 * error, "{n} links: {mean:.4} used, {expected:.4} ± {error:.4}");
+    }
+}
+
+#[test]
+fn the_busiest_of_16_links_has_1_229_of_the_mean_of_1000_flows() {
+    let (hosts, links, qps) = (50, 16u32, 20u16);
+    let flows = f64::from(hosts) * f64::from(qps);
+    // QPs of a pair differ in their port, or in their number alone.
+    for (ecmp, same_port) in [(Ecmp::Mixed, false), (Ecmp::Qp, false), (Ecmp::Qp, true)] {
+        let seeds = 200u64;
+        let busiest: Vec<f64> = (0..seeds)
+            .map(|seed| {
+                let mut fabric = leaf_spine(hosts, links, ecmp, LossConfig::default(), seed);
+                let mut load = BTreeMap::new();
+                for (host, qp) in (0..hosts).flat_map(|host| (0..qps).map(move |qp| (host, qp))) {
+                    let entropy = 0xC000 + if same_port { 0 } else { qp };
+                    let packet = Envelope { qp, ..packet(host, hosts + host, entropy, Class::Data) };
+                    *load.entry(follow(&mut fabric, Time::ZERO, packet).0[1]).or_insert(0u32) += 1;
+                }
+                f64::from(load.values().max().copied().unwrap_or(0)) / (flows / f64::from(links))
+            })
+            .collect();
+        let mean = busiest.iter().sum::<f64>() / seeds as f64;
+        assert!(
+            (mean - 1.229).abs() <= 0.02,
+            "{ecmp:?}, same port {same_port}: busiest/mean {mean:.4} of {seeds} seeds"
+        );
     }
 }
 

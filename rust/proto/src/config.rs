@@ -258,6 +258,26 @@ pub enum DcqcnPreset {
     Off,
 }
 
+/// The plane of each of `qps` QPs of a peer pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QpPlanes {
+    /// One plane after the other, from one that differs from pair to pair.
+    InTurn,
+    /// By a hash of pair and QP: some planes get more than others, as with a bond that hashes.
+    Hashed,
+}
+
+/// UDP source ports of QPs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QpPorts {
+    /// A hash of pair and QP, constant for the life of the QP.
+    Hashed,
+    /// All alike: what is left for switches to hash is the number of the QP.
+    Same,
+}
+
 /// Settings of the RoCEv2 baseline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -275,6 +295,13 @@ pub struct RoceConfig {
     /// QPs of a peer pair in each plane; messages are split over all of them as collective
     /// libraries do. 8 × 4 planes = 32: the best of 1 to 32 on the default fabric, at loss 0.
     pub qps_per_plane: u32,
+    /// QPs of a peer pair on all planes together; 0 = `qps_per_plane` in each. 1 is what published
+    /// baselines often have: a pair then uses one plane.
+    pub qps: u32,
+    /// Planes of `qps` QPs.
+    pub qp_planes: QpPlanes,
+    /// UDP source ports of QPs.
+    pub qp_ports: QpPorts,
     /// Smallest piece that a message is split into, bytes (ours).
     pub split_bytes: u64,
     /// In-order packets that one ACK may cover (ours: 8).
@@ -298,6 +325,9 @@ impl Default for RoceConfig {
             adaptive_base_ps: 2_000_000_000,
             retry_count: 7,
             qps_per_plane: 8,
+            qps: 0,
+            qp_planes: QpPlanes::InTurn,
+            qp_ports: QpPorts::Hashed,
             split_bytes: 16_384,
             ack_every: 8,
             window_percent: 25,

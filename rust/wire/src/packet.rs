@@ -34,6 +34,8 @@ pub struct Envelope {
     // [F3.port-is-entropy]
     /// UDP source port: the ECMP entropy (F3).
     pub entropy: u16,
+    /// Number of the destination QP, as far as switches hash it; 0 for a transport without QPs.
+    pub qp: u16,
     // [F4.nic-picks-plane]
     /// Plane, chosen by the sending NIC alone (F4).
     pub plane: PlaneId,

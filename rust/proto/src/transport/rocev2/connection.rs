@@ -1,8 +1,8 @@
 //! One side of a peer pair: its messages, how they are split over the QPs, and how it fails.
 
-use metaroce_wire::{ConnId, Envelope, HostId, StreamId, Time};
+use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, StreamId, Time};
 
-use crate::config::RoceConfig;
+use crate::config::{QpPlanes, QpPorts, RoceConfig};
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
 use crate::transport::{FIRST_PORT, Stuck};
@@ -76,11 +76,28 @@ impl Connection {
     }
 }
 
-/// UDP source port of QP `qp` at `host` towards `peer`, constant for its life: a mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
-pub fn entropy(host: HostId, peer: HostId, qp: u32) -> u16 {
+/// UDP source port of QP `qp` at `host` towards `peer`, constant for its life. [`QpPorts::Hashed`]: QPs
+/// collide on ECMP routes as they do in real fabrics.
+pub fn entropy(ports: QpPorts, host: HostId, peer: HostId, qp: u32) -> u16 {
     let pair = u64::from(host.0) << 32 | u64::from(peer.0);
     let mixed = mix(mix(pair) ^ u64::from(qp));
-    FIRST_PORT | (mixed >> (u64::BITS - FIRST_PORT.trailing_zeros())) as u16
+    match ports {
+        QpPorts::Hashed => FIRST_PORT | (mixed >> (u64::BITS - FIRST_PORT.trailing_zeros())) as u16,
+        QpPorts::Same => FIRST_PORT,
+    }
+}
+
+/// Plane of QP `qp` between two hosts, the same at both: of `qps_per_plane`, one after the other.
+pub fn plane(config: &RoceConfig, hosts: (HostId, HostId), qp: u32, planes: u32) -> PlaneId {
+    let (a, b) = (hosts.0.0.min(hosts.1.0), hosts.0.0.max(hosts.1.0));
+    let number = match config.qp_planes {
+        _ if config.qps == 0 => u64::from(qp),
+        // Even over the peers of a host, and over pairs of neighbours.
+        QpPlanes::InTurn => u64::from(a + b) + u64::from((a + b) / planes) + u64::from(qp),
+        // Not the hash that the port is drawn from.
+        QpPlanes::Hashed => mix(mix(!(u64::from(a) << 32 | u64::from(b))) ^ u64::from(qp)),
+    };
+    PlaneId((number % u64::from(planes)) as u8)
 }
 
 /// The splitmix64 step.
@@ -129,12 +146,34 @@ mod tests {
         let mut buckets = [0u32; 8];
         for peer in 0..512 {
             for qp in 0..16 {
-                let port = entropy(HostId(3), HostId(peer), qp);
+                let port = entropy(QpPorts::Hashed, HostId(3), HostId(peer), qp);
                 assert!(port >= 0xC000);
                 buckets[usize::from(port) % 8] += 1;
             }
         }
         assert!(buckets.iter().all(|&n| (900..1150).contains(&n)), "{buckets:?}");
+    }
+
+    #[test]
+    fn the_planes_of_a_pair_are_alike_at_both_ends_and_even_over_pairs() {
+        for (qps, qp_planes, tolerance) in
+            [(1, QpPlanes::InTurn, 10), (6, QpPlanes::InTurn, 10), (1, QpPlanes::Hashed, 90)]
+        {
+            let config = RoceConfig { qps, qp_planes, ..RoceConfig::default() };
+            let mut used = [0u32; 4];
+            for (a, b) in (0..40).flat_map(|a| (0..a).map(move |b| (HostId(a), HostId(b)))) {
+                for qp in 0..qps {
+                    let chosen = plane(&config, (a, b), qp, 4);
+                    assert_eq!(chosen, plane(&config, (b, a), qp, 4));
+                    used[chosen.index()] += 1;
+                }
+            }
+            let mean = 40 * 39 / 2 * qps / 4;
+            assert!(used.iter().all(|&n| n.abs_diff(mean) <= tolerance), "{qps} {qp_planes:?}: {used:?}");
+        }
+        let usual = RoceConfig { qp_planes: QpPlanes::Hashed, ..RoceConfig::default() };
+        let planes = (0..8).map(|qp| plane(&usual, (HostId(3), HostId(4)), qp, 4).index());
+        assert_eq!(planes.collect::<Vec<_>>(), [0, 1, 2, 3, 0, 1, 2, 3], "of qps_per_plane");
     }
 
     #[test]

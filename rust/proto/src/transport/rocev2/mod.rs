@@ -1,7 +1,7 @@
 //! The RoCEv2 baseline: reliable-connection QPs with go-back-N and DCQCN on a lossy class.
 //!
-//! A connection is a bundle of QPs, each pinned to one plane and, by its constant UDP source port, to one
-//! ECMP route. Messages are split over the QPs as collective libraries do. Receiving is in order per QP;
+//! A connection is a bundle of QPs, each pinned to one plane and, by its constant UDP source port and its
+//! number, to one ECMP route. Messages are split over the QPs as collective libraries do. Receiving is in order per QP;
 //! a gap earns one NAK, after which only the missing packet or the sender's timer helps.
 //!
 //! Where a choice was open, it favours this baseline: the parts of a message share its [`Segment`], so that
@@ -27,7 +27,7 @@ use metaroce_wire::{
     Time, Verdict,
 };
 
-use self::connection::{Connection, Failure, entropy, readable};
+use self::connection::{Connection, Failure, entropy, plane, readable};
 use self::dcqcn::Params;
 use self::requester::Requester;
 use self::responder::{Order, Responder};
@@ -54,7 +54,7 @@ pub struct RoceV2 {
     host: HostId,
     /// Longest time between two requests for an acknowledgement, if packets are sent.
     patience: Time,
-    /// QPs of a connection; QP q of connection c is `qps[c × this + q]`, on plane q mod planes.
+    /// QPs of a connection; QP q of connection c is `qps[c × this + q]`.
     qps_per_connection: u32,
     connections: Vec<Connection>,
     qps: Vec<Qp>,
@@ -113,7 +113,10 @@ impl RoceV2 {
             config: config.clone(),
             host: environment.host,
             patience: Time(timeout(config, 0).0 / REQUESTS_A_TIMEOUT),
-            qps_per_connection: config.qps_per_plane.max(1) * environment.ports.len() as u32,
+            qps_per_connection: match config.qps {
+                0 => config.qps_per_plane.max(1) * environment.ports.len() as u32,
+                qps => qps,
+            },
             connections: Vec::new(),
             qps: Vec::new(),
             ports: environment.ports.iter().map(port).collect(),
@@ -353,9 +356,9 @@ impl Transport for RoceV2 {
             requester: Requester::new(),
             responder: Responder::default(),
             connection: id,
-            entropy: entropy(self.host, peer, number),
+            entropy: entropy(self.config.qp_ports, self.host, peer, number),
             number: number as u16,
-            plane: PlaneId((number % planes) as u8),
+            plane: plane(&self.config, (self.host, peer), number, planes),
             in_ring: false,
             in_control: false,
         }));

@@ -116,6 +116,7 @@ impl RoceV2 {
             hash: connection.hash,
             len,
             entropy: qp.entropy,
+            qp: qp.number,
             plane: qp.plane,
             class,
             ..Envelope::default()

@@ -47,6 +47,20 @@ pub const ROCEV2: &[Setting] = &[
         "QPs of a peer pair in each plane; messages are split over all.",
     ),
     Setting::number(
+        "qps",
+        "QPs",
+        (0, 256),
+        "ours: 0 = qps_per_plane; published baselines: 1",
+        "QPs of a peer pair on all planes together, instead of qps_per_plane.",
+    ),
+    Setting::choice(
+        "qp_planes",
+        &["in-turn", "hashed"],
+        "ours: collective libraries take ports in turn",
+        "Plane of each of `qps` QPs.",
+    ),
+    Setting::choice("qp_ports", &["hashed", "same"], "rdma_core: a hash of the QPs", "UDP source ports of QPs."),
+    Setting::number(
         "split_bytes",
         "bytes",
         (1, 1 << 40),
