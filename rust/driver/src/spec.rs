@@ -2,7 +2,7 @@
 
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
-use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
+use metaroce_fabric::{Cable, Ecmp, FabricSpec, LossConfig, Lossless, PfcConfig, Switch, Switching};
 use metaroce_proto::TransportConfig;
 use metaroce_proto::settings::{METAROCE, ROCEV2, misfit};
 use metaroce_wire::{Bytes, Rate, Time};
@@ -140,6 +140,15 @@ pub struct Fabric {
     /// Switch ports that lead to hosts mark.
     #[serde(default = "last_hop_ecn")]
     pub last_hop_ecn: bool,
+    /// Switch ports keep packets in queues, at an event more for each that waits.
+    #[serde(default)]
+    pub explicit_queues: bool,
+    /// Data is a lossless class (PFC); its ports are explicit.
+    #[serde(default)]
+    pub lossless: bool,
+    /// Settings of the lossless class, used where there is one.
+    #[serde(default)]
+    pub pfc: PfcConfig,
 }
 
 fn trim() -> bool {
@@ -286,7 +295,8 @@ pub struct Denied {
 }
 
 impl Fabric {
-    pub(crate) fn lower(&self, seed: u64, loss: LossConfig) -> Result<FabricSpec, DriverError> {
+    /// `frame` is the length on the wire of the longest data packet.
+    pub(crate) fn lower(&self, seed: u64, loss: LossConfig, frame: u32) -> Result<FabricSpec, DriverError> {
         let (switches, links) = (&self.switches, &self.links);
         if switches.tier.len() != switches.plane.len() {
             return Err(DriverError::config(
@@ -337,6 +347,8 @@ impl Fabric {
                 trim: self.trim,
                 control_priority: self.control_priority,
                 last_hop_ecn: self.last_hop_ecn,
+                explicit_queues: self.explicit_queues,
+                lossless: self.lossless.then_some(Lossless { pfc: self.pfc, frame }),
             },
             reroute_delay: Time(self.reroute_delay_ps),
             loss,

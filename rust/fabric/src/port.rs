@@ -16,7 +16,7 @@ pub(crate) struct Port {
     limit: u64,
     kmin: u64,
     kmax: u64,
-    delay: u64,
+    pub delay: u64,
     pub max_backlog: u64,
     /// When the last bit of the control packets that overtook data will have left.
     first_until: u64,
@@ -78,7 +78,7 @@ impl Port {
     }
 
     #[inline]
-    fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
+    pub(crate) fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
         if self.ps_per_byte == 0 {
             return side[packet.link as usize].exact(packet.len);
         }
@@ -92,7 +92,31 @@ impl Port {
         self.busy_until = now.0.max(self.busy_until) + serialisation;
     }
 
-    // [F7.no-pause] [F7.full-queue-drops]
+    // [F7.full-queue-drops]
+    /// Whether a packet may queue behind `backlog`, marked if need be, and its serialisation.
+    #[inline(always)]
+    pub(crate) fn admit(
+        &self,
+        side: &mut [PortSide],
+        backlog: u64,
+        packet: &mut Envelope,
+    ) -> (u64, Result<(), Refusal>) {
+        let serialisation = self.serialisation(side, packet);
+        let link = packet.link as usize;
+        if backlog > self.kmin && packet.class == Class::Data {
+            self.mark(&mut side[link], backlog, packet);
+        }
+        let full = backlog.saturating_add(serialisation) > self.limit;
+        let admitted = match full {
+            false => Ok(()),
+            true if side[link].up => Err(Refusal::Full),
+            // A link that is down swallows what its transmitter still sends.
+            true => Err(Refusal::Down),
+        };
+        (serialisation, admitted)
+    }
+
+    // [F7.no-pause]
     /// Queues a packet; answers when its last bit reaches the far end.
     #[inline]
     pub(crate) fn transmit(
@@ -102,19 +126,23 @@ impl Port {
         packet: &mut Envelope,
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
-        let serialisation = self.serialisation(side, packet);
-        let link = packet.link as usize;
-        if backlog > self.kmin && packet.class == Class::Data {
-            self.mark(&mut side[link], backlog, packet);
-        }
-        let full = backlog.saturating_add(serialisation) > self.limit;
-        if full && side[link].up {
+        let (serialisation, admitted) = self.admit(side, backlog, packet);
+        if admitted == Err(Refusal::Full) {
             return Err(Refusal::Full);
         }
         self.occupy(now, backlog, serialisation);
         self.last_len = packet.len;
-        // A link that is down swallows what its transmitter still sends.
-        if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
+        admitted.map(|()| Time(self.busy_until + self.delay))
+    }
+
+    /// Whether the queue has room for so much.
+    pub(crate) fn holds(&self, backlog: u64) -> bool {
+        backlog <= self.limit
+    }
+
+    /// Whether the queue with its reserve for trimmed packets has room for so much.
+    pub(crate) fn reserve_holds(&self, backlog: u64) -> bool {
+        backlog <= self.limit.saturating_add(self.limit / TRIM_RESERVE)
     }
 
     /// Queues a trimmed packet behind all others, in the reserve.
@@ -127,7 +155,7 @@ impl Port {
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
         let serialisation = self.serialisation(side, packet);
-        if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / TRIM_RESERVE) {
+        if !self.reserve_holds(backlog.saturating_add(serialisation)) {
             return Err(Refusal::Full);
         }
         self.occupy(now, backlog, serialisation);
