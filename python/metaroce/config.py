@@ -54,11 +54,15 @@ class Config(BaseModel):
 
 
 class TransportChoice(NamedTuple):
-    """One named transport: its Rust kind, the profile a table names it by, and the keys that it overrides."""
+    """One named transport: its Rust kind, the profile a table names it by, the keys that it overrides.
+
+    ``fabric`` are the settings of switches that the name needs, keys of ``fabric`` in the specification.
+    """
 
     kind: str
     profile: str
     overrides: dict[str, Any]
+    fabric: dict[str, Any] = {}  # noqa: RUF012 - the default of a tuple's field, never changed
 
     def spec(self) -> dict[str, Any]:
         """The ``transport`` object of the specification."""
@@ -69,8 +73,10 @@ TRANSPORTS: dict[str, TransportChoice] = {
     "metaroce": TransportChoice("metaroce", "default", {}),
     "rocev2-adaptive": TransportChoice("rocev2", "adaptive", {"timer": "adaptive"}),
     "rocev2-67ms": TransportChoice("rocev2", "67ms", {"timer": "fixed"}),
+    "rocev2-pfc": TransportChoice("rocev2", "pfc", {}, {"lossless": True}),
 }
-"""Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice."""
+"""Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice, and on a
+lossless class."""
 
 
 def resolve_transport(value: object) -> TransportChoice:
@@ -94,7 +100,8 @@ def resolve_transport(value: object) -> TransportChoice:
     if named is None and value["kind"] not in kinds:
         raise ConfigError.unknown("transport.kind", value["kind"], kinds | set(TRANSPORTS))
     base = named or TransportChoice(value["kind"], "default", {})
-    return TransportChoice(base.kind, "custom" if overrides else base.profile, {**base.overrides, **overrides})
+    profile = "custom" if overrides else base.profile
+    return TransportChoice(base.kind, profile, {**base.overrides, **overrides}, base.fabric)
 
 
 class Loss(Config):

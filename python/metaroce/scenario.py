@@ -125,7 +125,7 @@ class Scenario(Config):
         """The specification that crosses to the core, without payload."""
         spec: dict[str, Any] = {
             "seed": self.seed,
-            "fabric": self.topology.spec(),
+            "fabric": self.topology.spec() | self.transport.fabric,
             "transport": self.transport.spec(),
             "hosts_of_ranks": self.hosts_of_ranks(),
             "memory_bytes": program.memory_bytes,
@@ -153,6 +153,7 @@ class Scenario(Config):
             "placement": self.placement,
             "transport": self.transport.spec(),
             "profile": self.transport.profile,
+            **({"fabric": self.transport.fabric} if self.transport.fabric else {}),
             "loss": self.loss.model_dump(exclude_none=True),
             "faults": [fault.model_dump(exclude_none=True) for fault in self.faults],
             "seed": self.seed,

@@ -50,12 +50,15 @@ def test_a_transport_is_a_name_or_a_dict_with_overrides():
     custom = resolve_transport({"kind": "rocev2-adaptive", "qps": 4})
     assert custom == TransportChoice("rocev2", "custom", {"timer": "adaptive", "qps": 4})
     assert resolve_transport({"kind": "metaroce"}) == TRANSPORTS["metaroce"]
+    lossless = resolve_transport({"kind": "rocev2-pfc", "dcqcn": "off"})
+    assert (lossless.spec(), lossless.fabric) == ({"kind": "rocev2", "dcqcn": "off"}, {"lossless": True})
 
 
 def test_both_timer_settings_of_rocev2_are_named():
     assert [name for name, choice in TRANSPORTS.items() if choice.kind == "rocev2"] == [
         "rocev2-adaptive",
         "rocev2-67ms",
+        "rocev2-pfc",
     ]
 
 

@@ -97,6 +97,8 @@ def _switching(topology: Topology) -> Iterator[tuple[str, bool]]:
     yield "trim packets at full queues", bool(topology.trim)
     yield "send control packets first", bool(topology.control_priority)
     yield "do not mark at the last hop", topology.last_hop_ecn is False
+    yield "keep packets in explicit queues", bool(topology.explicit_queues)
+    yield "lossless data (PFC)", bool(topology.lossless)
 
 
 def _host_cables(fabric: Fabric) -> list[Link]:

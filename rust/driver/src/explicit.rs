@@ -1,9 +1,9 @@
 //! Explicit ports: packets that wait in the fabric, and the calls that it asks for.
 
-use metaroce_fabric::{Admission, Call};
-use metaroce_wire::Time;
+use metaroce_fabric::{Admission, Call, Step};
+use metaroce_wire::{HostId, PlaneId, Time};
 
-use crate::sim::{CALLS, Ending, INDEX, KIND_SHIFT, PAUSED, Simulation};
+use crate::sim::{CALLS, Ending, INDEX, KIND_SHIFT, PAUSED, PLANE_BITS, PORT_FREE, Simulation};
 
 /// What a call does, in the top bits of an event as its kind.
 const DEQUEUE: u32 = CALLS;
@@ -26,7 +26,7 @@ const fn event(call: Call) -> u32 {
 
 impl Simulation {
     /// A packet has reached a switch.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn enqueue(&mut self, now: Time, slot: u32) {
         let ticket = self.queue.ticket();
         match self.fabric.enqueue(now, self.packets.envelope(slot), slot, ticket) {
@@ -38,7 +38,7 @@ impl Simulation {
     }
 
     /// A call that the fabric has asked for is due.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn called(&mut self, now: Time, event: u32) {
         let link = event & INDEX;
         match event & !INDEX {
@@ -82,6 +82,33 @@ impl Simulation {
             self.idle[host] &= !bit;
             self.pull(now, host);
         }
+    }
+
+    /// The same as a pull for a host of which some ports are paused: those send control packets alone.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pull_paused(&mut self, now: Time, host: usize) {
+        let paused = self.idle[host] >> PAUSED;
+        let ready = paused & self.idle[host];
+        for plane in (0..PAUSED as u8).map(PlaneId).filter(|plane| ready >> plane.0 & 1 != 0) {
+            let mut sent = false;
+            while let Some(mut packet) = self.endpoints[host].poll_control(plane) {
+                sent = true;
+                if let Step::Arrives(at) = self.fabric.inject(now, &mut packet.envelope) {
+                    let slot = self.packets.insert(packet);
+                    self.queue.push(at, slot);
+                }
+            }
+            if sent {
+                self.idle[host] &= !(1 << plane.0);
+                let free = self.fabric.port_free(HostId(host as u32), plane);
+                self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
+            }
+        }
+        let closed = self.idle[host] & paused | paused << PAUSED;
+        self.idle[host] &= !closed;
+        self.pull(now, host);
+        self.idle[host] |= closed;
     }
 
     /// A deadlock that nothing will end ends the run.

@@ -16,7 +16,7 @@ const FABRIC: &[Setting] = &[
     Setting::choice(
         "ecmp",
         &["linear", "mixed"],
-        "ours: CRC and XOR hashes are linear in the port",
+        "ours: CRC and XOR hashes are linear in it",
         "How the UDP source port enters a switch's ECMP choice.",
     ),
     Setting::number(
@@ -31,7 +31,7 @@ const FABRIC: &[Setting] = &[
     Setting::switch("last_hop_ecn", "F9: no such setting is needed", "Switch ports that lead to hosts mark."),
     Setting::switch(
         "explicit_queues",
-        "ours: the same results, more slowly",
+        "ours: same results, slower",
         "Switch ports keep packets in queues; exact priorities.",
     ),
     Setting::switch("lossless", "optional (F7: no PFC)", "Data is a lossless class (PFC), control a lossy one."),
@@ -39,7 +39,7 @@ const FABRIC: &[Setting] = &[
         "pfc.buffer_bytes",
         "bytes",
         (1, u64::MAX),
-        "ours: switches of 3.2 Tbit/s have about 16 MB",
+        "ours: 16 MB usual at 3.2 Tbit/s",
         "Packet buffer of a switch.",
     ),
     Setting::number(
@@ -61,7 +61,7 @@ const FABRIC: &[Setting] = &[
         "pfc.headroom_bytes",
         "bytes",
         (0, u64::MAX),
-        "ours: 2 cables, response, 3 packets, 4 frames",
+        "ours: docs/topologies.md",
         "For what comes after XOFF, a link; 0 = what its cable needs.",
     ),
     Setting::number(

@@ -21,7 +21,7 @@ use crate::world::Connections;
 pub(crate) const KIND_SHIFT: u32 = 28;
 pub(crate) const INDEX: u32 = (1 << KIND_SHIFT) - 1;
 const ARRIVE: u32 = 0;
-const PORT_FREE: u32 = 1;
+pub(crate) const PORT_FREE: u32 = 1;
 const TIMER: u32 = 2;
 const START: u32 = 3;
 const FAULT: u32 = 4;
@@ -29,7 +29,7 @@ const REROUTE: u32 = 5;
 /// From here on, calls of the fabric's explicit ports: no events of the model, so neither counted nor in the digest.
 pub(crate) const CALLS: u32 = 6 << KIND_SHIFT;
 /// Planes take three bits of a port's index.
-const PLANE_BITS: u32 = 3;
+pub(crate) const PLANE_BITS: u32 = 3;
 /// Where in [`Simulation::idle`] the bits of paused ports begin.
 pub(crate) const PAUSED: u32 = 1 << PLANE_BITS;
 
@@ -369,19 +369,15 @@ impl Simulation {
     /// Lets each free port of a host that has something to send pull a packet; sets the timer.
     #[inline]
     pub(crate) fn pull(&mut self, now: Time, host: usize) {
+        if self.idle[host] >= 1 << PAUSED {
+            return self.pull_paused(now, host);
+        }
         let endpoint = &mut self.endpoints[host];
-        let mut open = u32::MAX;
         // A pull for one port may make another ready.
-        while let ports @ 1.. = endpoint.ports_ready() & self.idle[host] & open {
+        while let ports @ 1.. = endpoint.ports_ready() & self.idle[host] {
             let plane = PlaneId(ports.trailing_zeros() as u8);
-            let paused = self.idle[host] >> (PAUSED + u32::from(plane.0)) & 1 != 0;
-            if paused {
-                open &= !(1 << plane.0);
-            }
             let mut sent = false;
-            while let Some(mut packet) =
-                if paused { endpoint.poll_control(plane) } else { endpoint.poll_transmit(now, plane) }
-            {
+            while let Some(mut packet) = endpoint.poll_transmit(now, plane) {
                 sent = true;
                 if let Step::Arrives(at) = self.fabric.inject(now, &mut packet.envelope) {
                     let slot = self.packets.insert(packet);

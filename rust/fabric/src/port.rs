@@ -92,31 +92,7 @@ impl Port {
         self.busy_until = now.0.max(self.busy_until) + serialisation;
     }
 
-    // [F7.full-queue-drops]
-    /// Whether a packet may queue behind `backlog`, marked if need be, and its serialisation.
-    #[inline(always)]
-    pub(crate) fn admit(
-        &self,
-        side: &mut [PortSide],
-        backlog: u64,
-        packet: &mut Envelope,
-    ) -> (u64, Result<(), Refusal>) {
-        let serialisation = self.serialisation(side, packet);
-        let link = packet.link as usize;
-        if backlog > self.kmin && packet.class == Class::Data {
-            self.mark(&mut side[link], backlog, packet);
-        }
-        let full = backlog.saturating_add(serialisation) > self.limit;
-        let admitted = match full {
-            false => Ok(()),
-            true if side[link].up => Err(Refusal::Full),
-            // A link that is down swallows what its transmitter still sends.
-            true => Err(Refusal::Down),
-        };
-        (serialisation, admitted)
-    }
-
-    // [F7.no-pause]
+    // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
     #[inline]
     pub(crate) fn transmit(
@@ -126,13 +102,41 @@ impl Port {
         packet: &mut Envelope,
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
-        let (serialisation, admitted) = self.admit(side, backlog, packet);
-        if admitted == Err(Refusal::Full) {
+        let serialisation = self.serialisation(side, packet);
+        let link = packet.link as usize;
+        if backlog > self.kmin && packet.class == Class::Data {
+            self.mark(&mut side[link], backlog, packet);
+        }
+        let full = backlog.saturating_add(serialisation) > self.limit;
+        if full && side[link].up {
             return Err(Refusal::Full);
         }
         self.occupy(now, backlog, serialisation);
         self.last_len = packet.len;
-        admitted.map(|()| Time(self.busy_until + self.delay))
+        // A link that is down swallows what its transmitter still sends.
+        if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
+    }
+
+    /// The same questions at an explicit port: serialisation of a packet, and whether it may queue behind `backlog`,
+    /// marked if need be.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        side: &mut [PortSide],
+        backlog: u64,
+        packet: &mut Envelope,
+    ) -> (u64, Result<(), Refusal>) {
+        let serialisation = self.serialisation(side, packet);
+        let side = &mut side[packet.link as usize];
+        if backlog > self.kmin && packet.class == Class::Data {
+            self.mark(side, backlog, packet);
+        }
+        let admitted = match self.holds(backlog.saturating_add(serialisation)) {
+            true => Ok(()),
+            false if side.up => Err(Refusal::Full),
+            false => Err(Refusal::Down),
+        };
+        (serialisation, admitted)
     }
 
     /// Whether the queue has room for so much.
