@@ -112,9 +112,9 @@ class Result:
             stalled_flows=list(raw["stalled_flows"]),
             pauses=[
                 {"link": fabric.link_name(link), "count": count, "time_us": time / 1e6}
-                for link, count, time in raw["pauses"]
+                for link, count, time in raw.get("pauses", ())
             ],
-            deadlock=[fabric.link_name(link) for link in raw["deadlock"]],
+            deadlock=[fabric.link_name(link) for link in raw.get("deadlock", ())],
             wrong=raw["wrong"],
             checked=raw["checked"],
             wqe_done_ps=_column(raw["wqe_done_ps"]),
