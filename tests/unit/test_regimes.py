@@ -51,7 +51,7 @@ def test_collectives_are_right_on_every_named_fabric(fabric, loss):
         ranks = min(12, mr.topology.load(fabric).fabric.hosts)
         result = mr.run(mr.Scenario(topology=fabric, workload=workload, ranks=ranks, loss=loss, check=True, seed=3))
         assert (result.status, result.wrong) == ("done", 0)
-        assert result.checked >= ranks * (192 * 1024 // 4 - ranks)
+        assert result.checked >= 0.99 * ranks * 192 * 1024 // 4  # a size is cut down to equal shares
         lost += result.counters["dropped_loss"]
     assert (lost > 0) == (loss != "0")
 
