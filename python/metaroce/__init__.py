@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from . import collectives, metrics, topology, units, verbs
     from .config import TRANSPORTS, Fault, Loss
     from .engine import Collective, Flows, Incast, Permutation
-    from .errors import ConfigError, MetaRoceError, ProgramError, SimulationStalled
+    from .errors import ConfigError, MetaRoceError, ProgramError, SimulationDeadlocked, SimulationStalled
     from .result import Result
     from .scenario import Scenario
     from .simulation import all_gather, all_reduce, alltoall, reduce_scatter, run
     from .topology import Topology
 
 _HOME = {
-    **dict.fromkeys(("ConfigError", "MetaRoceError", "ProgramError", "SimulationStalled"), "errors"),
+    **dict.fromkeys(
+        ("ConfigError", "MetaRoceError", "ProgramError", "SimulationDeadlocked", "SimulationStalled"), "errors"
+    ),
     **dict.fromkeys(("TRANSPORTS", "Fault", "Loss"), "config"),
     **dict.fromkeys(("Collective", "Flows", "Incast", "Permutation"), "engine"),
     **dict.fromkeys(("all_gather", "all_reduce", "alltoall", "reduce_scatter", "run"), "simulation"),
@@ -44,6 +46,7 @@ __all__ = [
     "ProgramError",
     "Result",
     "Scenario",
+    "SimulationDeadlocked",
     "SimulationStalled",
     "Topology",
     "all_gather",

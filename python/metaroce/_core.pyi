@@ -9,7 +9,8 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                 "links": {"a": [], "b": [], "rate_bps": [], "delay_ps": [], "queue_bytes": [],
                           "ecn_kmin_bytes": [], "ecn_kmax_bytes": [], "ecn_pmax": []},      one row a cable
                 "ecmp"?: "linear" | "mixed" | "qp", "reroute_delay_ps"?: 1000000000,
-                "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true,
+                "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true, "explicit_queues"?: false,
+                "lossless"?: false, "pfc"?: {...},             other keys as in `defaults`
                 "balance"?: "ecmp" | "flowlet" | "flowlet-random" | "spray" | "spray-least" | "pinned",
                 "flowlet_gap_ps"?: 16000000, "flowlet_entries"?: 32768},      these two with flowlets only
      "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
@@ -31,13 +32,14 @@ that region of the peer, and the peer checks it. Regions are rows of ``region_ra
 order; where there are any, region 0, all of a rank's memory, is closed to peers. Rows of ``deny_rank`` ``deny_peer``
 ``deny_plane`` u32 take a plane out of use for what the rank sends to the peer.
 
-The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, ``iteration_start_ps`` and ``iteration_end_ps``
-(warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``, ``resolved`` (JSON),
-``counters``, ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and ``wqe_placed_ps`` (bytes of u64,
-empty unless recorded, 2^64 - 1 = never) and with them ``wqe_status`` (bytes of u8: 0 success, 1 retries exceeded, 2
-receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length error, 6 failed at the peer, 7 not complete, 8
-success of an unsignaled entry), ``wqe_bytes``, ``wqe_imm`` (u64, 2^64 - 1 = none), ``memory`` (bytes, where it came in)
-and ``payload_line_rate_bps`` (of the fastest host).
+The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_ps``, ``iteration_start_ps`` and
+``iteration_end_ps`` (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``,
+``resolved`` (JSON), ``counters``, ``pauses`` (of a lossless class: directed link, how often paused, for how long),
+``deadlock`` (the directed links of a cycle), ``plane_bytes``, ``plane_bins``, ``stalled_flows``, ``wqe_done_ps`` and
+``wqe_placed_ps`` (bytes of u64, empty unless recorded, 2^64 - 1 = never) and with them ``wqe_status`` (bytes of u8: 0
+success, 1 retries exceeded, 2 receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length error, 6 failed
+at the peer, 7 not complete, 8 success of an unsignaled entry), ``wqe_bytes``, ``wqe_imm`` (u64, 2^64 - 1 = none),
+``memory`` (bytes, where it came in) and ``payload_line_rate_bps`` (of the fastest host).
 
 With ``record_paths_ps`` it also has ``connections`` and ``paths`` (else None): columns by name, bytes, a row for each
 connection or path at each multiple of the interval and at the end, state after all events of that time. At most 20

@@ -57,6 +57,23 @@ class SimulationStalled(MetaRoceError):
         super().__init__(f"stalled at {time_ps / 1e6:.3f} us with {len(flows)} stuck flows: {named}{more}")
 
 
+class SimulationDeadlocked(SimulationStalled):
+    """Links of a lossless class wait for each other.
+
+    ``cycle`` names them: each waits for the next, the last for the first.
+    """
+
+    def __init__(self, flows: list[dict[str, Any]], time_ps: int, result: Result) -> None:
+        super().__init__(flows, time_ps, result)
+        self.cycle = result.deadlock
+        shown = self.cycle[:8] + ([f"{len(self.cycle) - 8} more"] if len(self.cycle) > 8 else [])
+        self.args = (
+            f"deadlock at {time_ps / 1e6:.3f} us, each link waits for the next and the last for the first: "
+            + ", ".join(shown)
+            + f"; {len(flows)} stuck flows",
+        )
+
+
 def shown(value: object) -> str:
     """A value for an error line: its ``repr``, on one line, at most 60 characters."""
     text = " ".join(repr(value).split())

@@ -8,7 +8,7 @@ bounds.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
@@ -27,7 +27,8 @@ class Result:
     """One run. ``wrong`` counts elements that differ from what they must be; None when the run was not checked."""
 
     status: str
-    """``done``, ``bound`` (stopped by the time limit) or ``stalled``."""
+    """``done``, ``bound`` (stopped by the time limit), ``stalled`` or ``deadlock`` (links of a lossless class that wait
+    for each other)."""
     time_ps: float
     """Mean time of an iteration; of an unfinished first one, the time so far."""
     iteration_us: list[float]
@@ -50,6 +51,11 @@ class Result:
     plane_bytes: list[int]
     plane_bins: list[list[int]]
     stalled_flows: list[dict[str, Any]]
+    pauses: list[dict[str, Any]] = field(default_factory=list)
+    """Of a lossless class: for each link that was paused its name, "from -> to", how often (``count``) and for how long
+    in all (``time_us``)."""
+    deadlock: list[str] = field(default_factory=list)
+    """Names of the links that wait, each for the next and the last for the first."""
     wrong: int | None = None
     checked: int = 0
     """Elements compared."""
@@ -79,6 +85,7 @@ class Result:
     @classmethod
     def of(cls, scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
         """Read the core's answer."""
+        fabric = scenario.topology.fabric
         starts, ends = raw["iteration_start_ps"], raw["iteration_end_ps"]
         spans = [end - start for start, end in zip(starts, ends, strict=True)]
         so_far = raw["time_ps"] / (scenario.warmup + 1)  # of an iteration that did not end, warm-up included
@@ -103,6 +110,11 @@ class Result:
             plane_bytes=list(raw["plane_bytes"]),
             plane_bins=[list(bins) for bins in raw["plane_bins"]],
             stalled_flows=list(raw["stalled_flows"]),
+            pauses=[
+                {"link": fabric.link_name(link), "count": count, "time_us": time / 1e6}
+                for link, count, time in raw.get("pauses", ())
+            ],
+            deadlock=[fabric.link_name(link) for link in raw.get("deadlock", ())],
             wrong=raw["wrong"],
             checked=raw["checked"],
             wqe_done_ps=_column(raw["wqe_done_ps"]),
@@ -136,6 +148,11 @@ class Result:
         """Share of the data packets sent that were sent again."""
         sent = self.counters.get("data_packets_sent", 0)
         return self.counters.get("retransmitted_packets", 0) / sent if sent else 0.0
+
+    @property
+    def paused_us(self) -> float:
+        """Microseconds that ports were paused, summed over all of them."""
+        return sum((port["time_us"] for port in self.pauses), 0.0)
 
     @property
     def timeouts(self) -> int:

@@ -153,6 +153,7 @@ class Scenario(Config):
             "placement": self.placement,
             "transport": self.transport.spec(),
             "profile": self.transport.profile,
+            **({"fabric": self.transport.fabric} if self.transport.fabric else {}),
             "loss": self.loss.model_dump(exclude_none=True),
             "faults": [fault.model_dump(exclude_none=True) for fault in self.faults],
             "seed": self.seed,

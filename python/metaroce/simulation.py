@@ -16,7 +16,7 @@ import numpy as np
 
 from .collectives import Array, Program
 from .engine import Collective
-from .errors import ConfigError, SimulationStalled
+from .errors import ConfigError, SimulationDeadlocked, SimulationStalled
 from .result import Result
 from .scenario import Scenario
 from .units import ELEMENT_BYTES
@@ -155,9 +155,15 @@ def _payload(program: Program) -> dict[str, Array]:
 
 def _result(scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
     result = Result.of(scenario, program, raw)
-    if result.status == "stalled":
-        raise SimulationStalled(result.stalled_flows, int(raw["time_ps"]), result)
+    if result.status in ("stalled", "deadlock"):
+        raise stall(result, int(raw["time_ps"]), result.stalled_flows)
     return result
+
+
+def stall(result: Result, time_ps: int, flows: list[dict[str, Any]]) -> SimulationStalled:
+    """What to raise for a run that cannot end."""
+    kind = SimulationDeadlocked if result.status == "deadlock" else SimulationStalled
+    return kind(flows, time_ps, result)
 
 
 def _simulate(

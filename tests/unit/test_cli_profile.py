@@ -13,7 +13,9 @@ from metaroce.reports import profile
 
 DEFAULTS = json.loads(_core.defaults())
 FIELDS = {name: DEFAULTS[choice.kind] | choice.overrides for name, choice in TRANSPORTS.items()}
-FIELDS["fabric"] = DEFAULTS["fabric"] | {f"loss.{name}": value for name, value in DEFAULTS["loss"].items()}
+FIELDS["fabric"] = {name: value for name, value in DEFAULTS["fabric"].items() if name != "pfc"}
+for group, values in (("pfc", DEFAULTS["fabric"]["pfc"]), ("loss", DEFAULTS["loss"])):
+    FIELDS["fabric"] |= {f"{group}.{name}": value for name, value in values.items()}
 
 
 def out(capsys, *arguments):

@@ -28,6 +28,7 @@ class FakeSimulator:
         note = scenario.check_note(program) if scenario.check else None
         checked = scenario.check and note is None
         result = SimpleNamespace(
+            pauses=[], counters={},
             status="done", time_ps=float(time_ps), time_us=time_ps / 1e6, algbw_gbs=metrics.algbw(size, time_ps),
             busbw_gbs=metrics.busbw(kind, ranks, size, time_ps), of_line_rate=0.5, retransmitted=0.0, timeouts=0,
             wrong=self.wrong if checked else None, digest=f"{len(self.scenarios):016x}", check_note=note,

@@ -50,11 +50,13 @@ def test_a_transport_is_a_name_or_a_dict_with_overrides():
     custom = resolve_transport({"kind": "rocev2-adaptive", "qps": 4})
     assert custom == TransportChoice("rocev2", "custom", {"timer": "adaptive", "qps": 4})
     assert resolve_transport({"kind": "metaroce"}) == TRANSPORTS["metaroce"]
+    lossless = resolve_transport({"kind": "rocev2-pfc", "dcqcn": "off"})
+    assert (lossless.spec(), lossless.fabric) == ({"kind": "rocev2", "dcqcn": "off"}, {"lossless": True})
 
 
 def test_both_timer_settings_of_rocev2_are_named():
     timers = {name: choice.overrides.get("timer") for name, choice in TRANSPORTS.items() if choice.kind == "rocev2"}
-    assert timers.items() >= {"rocev2-adaptive": "adaptive", "rocev2-67ms": "fixed"}.items()
+    assert timers.items() >= {"rocev2-adaptive": "adaptive", "rocev2-67ms": "fixed", "rocev2-pfc": None}.items()
     assert TRANSPORTS["rocev2-1qp"].spec() == {"kind": "rocev2", "qps": 1, "window_percent": 200}
 
 

@@ -48,9 +48,10 @@ def test_collectives_are_right_on_every_named_fabric(fabric, loss):
     lost = 0
     for kind in ("all_reduce", "alltoall"):
         workload = mr.Collective(kind=kind, size="192KiB")
-        result = mr.run(mr.Scenario(topology=fabric, workload=workload, ranks=12, loss=loss, check=True, seed=3))
+        ranks = min(12, mr.topology.load(fabric).fabric.hosts)
+        result = mr.run(mr.Scenario(topology=fabric, workload=workload, ranks=ranks, loss=loss, check=True, seed=3))
         assert (result.status, result.wrong) == ("done", 0)
-        assert result.checked >= 12 * 192 * 1024 // 4
+        assert result.checked >= 0.99 * ranks * 192 * 1024 // 4  # a size is cut down to equal shares
         lost += result.counters["dropped_loss"]
     assert (lost > 0) == (loss != "0")
 
@@ -145,11 +146,14 @@ def test_a_full_queue_drops_and_holds_nobody_else_up():
 
 
 # [F7.no-pause]
-def test_there_is_nothing_to_pause_with():
-    counters = mr.run(storage(10, "64KiB")).counters
-    names = [*counters, *(row["name"] for rows in mr.simulation.profiles().values() for row in rows)]
-    assert len(names) > 50
-    assert not [name for name in names if "pause" in name or "pfc" in name]
+def test_nothing_pauses_where_no_lossless_class_is_asked_for():
+    asked = [name for name in mr.topology.names() if mr.topology.load(name).lossless]
+    assert asked == ["lossless-ring-7"]
+    result = mr.run(storage(10, "64KiB"))
+    counters = result.counters
+    assert result.resolved["fabric"]["lossless"] is False
+    assert result.pauses == []
+    assert not [name for name in counters if "pause" in name]
     ends = ("delivered", "in_flight")
     gone = sum(counters[f"packets_{end}"] for end in ends) + sum(
         counters[k] for k in counters if k.startswith("dropped_")

@@ -30,7 +30,7 @@ def result(time_ps, status="done", wrong=None, digest="d"):
     busbw = 10e6 / time_ps
     return SimpleNamespace(
         status=status, time_ps=time_ps, time_us=time_ps / 1e6, algbw_gbs=busbw / 2, busbw_gbs=busbw, of_line_rate=busbw / 10,
-        retransmitted=0.01, timeouts=3, wrong=wrong, digest=digest,
+        retransmitted=0.01, timeouts=3, wrong=wrong, digest=digest, counters={},
     )  # fmt: skip
 
 

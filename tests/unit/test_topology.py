@@ -19,6 +19,7 @@ SHAPES = {  # hosts, planes, switches, cables
     "incast-1000": (1024, 4, 96, 4608),
     "storage-incast-1000": (1024, 4, 96, 4608),
     "scale-across-2x32": (64, 4, 64, 400),
+    "lossless-ring-7": (7, 1, 7, 14),
 }
 GBPS = 10**9
 
@@ -105,14 +106,18 @@ def test_options_left_unset_are_left_out():
         "trim": True,
         "control_priority": True,
         "last_hop_ecn": False,
+        "explicit_queues": True,
+        "lossless": False,
+        "pfc": {"buffer_bytes": 1 << 20, "xoff_shift": 2, "watchdog": True, "watchdog_detect_ps": 10**9},
         "balance": "flowlet",
         "flowlet_gap_ps": 50 * 10**6,
         "flowlet_entries": 256,
     }
     assert set(options).isdisjoint(small().spec())
-    switches = {"trim": True, "control_priority": True, "last_hop_ecn": False}
+    switching = {"trim": True, "control_priority": True, "last_hop_ecn": False, "explicit_queues": True}
     balance = {"balance": "flowlet", "flowlet_gap": "50us", "flowlet_entries": 256}
-    spec = small(ecmp="mixed", reroute_delay="1ms", **switches, **balance).spec()
+    pfc = {"buffer": "1MiB", "xoff_shift": 2, "watchdog": True, "watchdog_detect": "1ms"}
+    spec = small(ecmp="mixed", reroute_delay="1ms", lossless=False, pfc=pfc, **switching, **balance).spec()
     assert options.items() <= spec.items()
 
 

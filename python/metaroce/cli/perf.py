@@ -24,6 +24,8 @@ from .telemetry import Telemetry
 if TYPE_CHECKING:
     from ..reports.nccl import Row, Run
     from ..reports.sweep import Case
+    from ..result import Result
+    from ..scenario import Scenario
 
 _PERF, _SCENARIO, _TRANSPORT, _IGNORED = PerfOptions(), ScenarioOptions(), TransportOptions(), IgnoredOptions()
 _MATRIX_VARIABLE = "NCCL_TESTS_ALLTOALLV_MATRIX_FILE"
@@ -101,6 +103,8 @@ class _Sweep:
     errors: list[str] = field(default_factory=list)
     digests: list[tuple[str, str]] = field(default_factory=list)
     telemetry: Telemetry | None = None
+    pauses: dict[str, list[list[dict[str, Any]]]] = field(default_factory=dict)
+    """Of a lossless class: by size, the pauses of both halves."""
 
     def run(self) -> int:
         """Print the table; returns the exit status."""
@@ -121,7 +125,8 @@ class _Sweep:
         for text in nccl.epilogue(totals, about.program):
             print(text)
         if target:
-            extra = {"scenario": list(about.notes), "digests": self.digests}
+            extra: dict[str, Any] = {"scenario": list(about.notes), "digests": self.digests}
+            extra |= {"pauses": self.pauses} if self.pauses else {}
             document = nccl.to_json(
                 about, self.rows, totals, args=sys.argv, times=(begun, _now()), errors=self.errors, extra=extra
             )
@@ -217,8 +222,15 @@ class _Sweep:
 
         if case.remark:
             print(f"# {case.remark}")
+        run = self.telemetry.run if self.telemetry else simulation.run
+        halves: list[Result] = []
+
+        def keep(scenario: Scenario) -> Result:
+            halves.append(run(scenario))
+            return halves[-1]
+
         try:
-            row, digests = sweep.row(case, self.telemetry.run if self.telemetry else simulation.run)
+            row, digests = sweep.row(case, keep)
         except SimulationStalled as stalled:
             self.errors.append(f"size {case.size}: {stalled}")
             print(f"# {self.errors[-1]}", flush=True)
@@ -226,6 +238,13 @@ class _Sweep:
         self.rows.append(row)
         self.digests.append(digests)
         print(nccl.line(row), flush=True)
+        if any(half.pauses for half in halves):
+            self.pauses[str(case.size)] = [half.pauses for half in halves]
+            text = ", ".join(
+                f"{sum(port['count'] for port in half.pauses)} ({half.paused_us:.1f} us of all ports)"
+                for half in halves
+            )
+            print(f"# pauses out of place, in place: {text}", flush=True)
 
 
 class _JsonFile:

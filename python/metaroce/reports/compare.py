@@ -67,6 +67,11 @@ class Cell:
     retransmitted: float | None = None
     timeouts: int | None = None
     wrong: int | None = None
+    pauses: int | None = None
+    """Pauses of all ports and their time in all; of a lossless class alone."""
+    paused_us: float | None = None
+    dropped: int | None = None
+    """What the lossless class lost all the same."""
     reason: str | None = field(default=None, compare=False)
     digest: str = ""
 
@@ -76,7 +81,8 @@ class Cell:
             "collective transport profile loss seed status time_us algbw_gbs busbw_gbs "
             "of_lossfree of_line_rate retransmitted timeouts wrong"
         )
-        return {name: getattr(self, name) for name in names.split()}
+        of_lossless = () if self.pauses is None else ("pauses", "paused_us", "dropped")
+        return {name: getattr(self, name) for name in (*names.split(), *of_lossless)}
 
 
 @dataclass(frozen=True)
@@ -242,6 +248,7 @@ def _cell(job: Job, future: Future[Result]) -> Cell:
             retransmitted=partial.retransmitted,
             timeouts=partial.timeouts,
             digest=partial.digest,
+            **_pauses(partial),
         )
     return replace(
         named,
@@ -253,7 +260,15 @@ def _cell(job: Job, future: Future[Result]) -> Cell:
         retransmitted=result.retransmitted,
         timeouts=result.timeouts,
         digest=result.digest,
+        **_pauses(result),
     )
+
+
+def _pauses(result: Result) -> dict[str, Any]:
+    if "pauses_sent" not in result.counters:
+        return {}
+    dropped = result.counters["dropped_headroom"] + result.counters["dropped_watchdog"]
+    return {"pauses": sum(port["count"] for port in result.pauses), "paused_us": result.paused_us, "dropped": dropped}
 
 
 def _against(cell: Cell, reference: Result | None) -> Cell:

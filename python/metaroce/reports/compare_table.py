@@ -32,12 +32,17 @@ def tables(cells: Sequence[Cell]) -> Iterator[Table]:
 
 
 def notes(cells: Sequence[Cell]) -> Iterator[str]:
-    """Lines under the tables: the meaning of bounds, the reason of every failure."""
+    """Lines under the tables: the meaning of bounds, pauses, the reason of every failure."""
     if any(cell.status == "bound" for cell in cells):
         yield f"> <: stopped at {BOUND_FACTOR} x the loss-free time of its transport; > at least that, < at most that"
     for cell in cells:
+        where = f"{cell.collective} {cell.transport} {cell.profile} at loss {percent(cell.loss)}"
+        if cell.pauses is not None:
+            yield (
+                f"{where}: {cell.pauses} pauses, ports paused {cell.paused_us or 0.0:,.1f} us in all, "
+                f"{cell.dropped} dropped in the lossless class"
+            )
         if cell.reason:
-            where = f"{cell.collective} {cell.transport} {cell.profile} at loss {percent(cell.loss)}"
             yield f"{where}: {cell.status}: {cell.reason}"
 
 

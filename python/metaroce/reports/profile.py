@@ -51,7 +51,8 @@ def listing() -> Table:
     for name in names():
         profile = load(name)
         kinds = [row["kind"] for row in profile["settings"]]
-        changes = ", ".join(f"{key} = {value}" for key, value in profile["overrides"].items())
+        fabric = TRANSPORTS[name].fabric if name in TRANSPORTS else {}
+        changes = ", ".join(f"{key} = {value}" for key, value in (profile["overrides"] | fabric).items())
         counts = [str(kinds.count(kind)) for kind in ("setting", "constant")]
         rows.append([name, *counts, changes or "-", _KINDS[profile["kind"]]])
     left = [Column("overrides", right=False), Column("what", right=False)]

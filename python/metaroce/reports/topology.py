@@ -99,6 +99,8 @@ def _switching(topology: Topology) -> Iterator[tuple[str, bool]]:
     yield "send control packets first", bool(topology.control_priority)
     yield "do not mark at the last hop", topology.last_hop_ecn is False
     yield f"balance by {topology.balance}", topology.balance not in (None, "ecmp")
+    yield "keep packets in explicit queues", bool(topology.explicit_queues)
+    yield "lossless data (PFC)", bool(topology.lossless)
 
 
 def _host_cables(fabric: Fabric) -> list[Link]:

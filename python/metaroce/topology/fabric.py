@@ -77,6 +77,11 @@ class Fabric:
             raise ConfigError.of("link", f"{a} - {b}", "no such cable; both ends must be neighbours")
         return rows
 
+    def link_name(self, link: int) -> str:
+        """``from -> to`` of a directed link: 2 row from a to b, 2 row + 1 back."""
+        ends = self.node_name(self.a[link // 2]), self.node_name(self.b[link // 2])
+        return " -> ".join(ends if link % 2 == 0 else ends[::-1])
+
     def plane_of(self, row: int) -> int:
         """The plane of a cable, which its switch end has."""
         return self.switch_planes[max(self.a[row], self.b[row]) - self.hosts]

@@ -13,6 +13,19 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
                                        # "spray", "spray-least" or "pinned"
     flowlet_gap = "16us"               # optional, with flowlets: pause after which a flow may take another port
     flowlet_entries = 32768            # optional, with flowlets: rows of a switch's table
+    explicit_queues = false            # optional: switch ports keep packets in queues; same results, exact priorities
+    lossless = false                   # optional: data is a lossless class (PFC)
+
+    [pfc]                              # optional: of a lossless class, where there is one; the core's defaults
+    buffer = "16MiB"                   # packet buffer of a switch
+    xoff_shift = 3                     # a link may hold what is free of the shared buffer >> 3
+    xon_offset = "3KiB"                # it goes on so much below
+    reserve = "4KiB"                   # each link's own
+    headroom = "0B"                    # a link's, for what comes after XOFF; 0: what its cable needs
+    headroom_percent = 100             # taken of it; below 100 lossy on purpose
+    watchdog = false                   # drop what a port holds that is paused for
+    watchdog_detect = "200ms"          # so long, until it has not been for
+    watchdog_restore = "400ms"         # so long
 
     [link]                             # every cable, both directions alike
     rate = "200Gbps"                   # > 0
@@ -145,6 +158,26 @@ def _bounds(text: str) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) if match else None
 
 
+class Pfc(Config):
+    """Settings of a lossless class; those left out are the core's defaults."""
+
+    buffer: Size | None = None
+    xoff_shift: NonNegativeInt | None = None
+    xon_offset: Size | None = None
+    reserve: Size | None = None
+    headroom: Size | None = None
+    headroom_percent: NonNegativeInt | None = None
+    watchdog: StrictBool | None = None
+    watchdog_detect: Time | None = None
+    watchdog_restore: Time | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """The ``fabric.pfc`` object of the specification."""
+        sizes, times = ("buffer", "xon_offset", "reserve", "headroom"), ("watchdog_detect", "watchdog_restore")
+        units = {**dict.fromkeys(sizes, "_bytes"), **dict.fromkeys(times, "_ps")}
+        return {f"{name}{units.get(name, '')}": value for name, value in self.model_dump(exclude_none=True).items()}
+
+
 class PlaneChanges(Config):
     """What differs in one plane: keys over those of the tables of the same names."""
 
@@ -166,6 +199,9 @@ class Topology(Config, ABC):
     balance: Balance | None = None
     flowlet_gap: Time | None = Field(default=None, gt=0)
     flowlet_entries: int | None = Field(default=None, ge=1)
+    explicit_queues: StrictBool | None = None
+    lossless: StrictBool | None = None
+    pfc: Pfc = Pfc()
     planes: int = Field(default=1, ge=1)
     link: Link
     host_link: LinkChanges = LinkChanges()
@@ -235,6 +271,9 @@ class Topology(Config, ABC):
             "balance": self.balance,
             "flowlet_gap_ps": self.flowlet_gap,
             "flowlet_entries": self.flowlet_entries,
+            "explicit_queues": self.explicit_queues,
+            "lossless": self.lossless,
+            "pfc": self.pfc.spec() or None,
         }
         return self.fabric.spec() | {k: v for k, v in options.items() if v is not None}
 

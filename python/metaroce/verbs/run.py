@@ -10,9 +10,9 @@ import numpy as np
 
 from ..collectives import Array, Program
 from ..collectives.program import Op, Ranges
-from ..errors import ConfigError, SimulationStalled
+from ..errors import ConfigError
 from ..result import Result
-from ..simulation import run_on
+from ..simulation import run_on, stall
 from .objects import MR, QP, Context, Device, Posted
 from .requests import COMPLETED, WC, Access, RecvWR, SendWR, Status, WCOpcode
 
@@ -70,9 +70,9 @@ def run(context: Context) -> Result:
         end = int(done[status != _OPEN].max(initial=0))
         raw |= {"status": "done", "time_ps": end, "iteration_start_ps": [0], "iteration_end_ps": [end]}
     result = replace(Result.of(scenario, program, raw), collective="verbs")
-    if result.status == "stalled":
+    if result.status in ("stalled", "deadlock"):
         context.result = result
-        raise SimulationStalled(raw["stalled_flows"] or _stuck(waiting, hosts), int(raw["time_ps"]), result)
+        raise stall(result, int(raw["time_ps"]), raw["stalled_flows"] or _stuck(waiting, hosts))
     return result
 
 

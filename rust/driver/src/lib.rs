@@ -4,6 +4,7 @@
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
 mod execute;
+mod explicit;
 mod packets;
 mod profiles;
 mod queue;

@@ -1,7 +1,8 @@
 //! Defaults and what they may be, for those who show them.
 
 use metaroce_fabric::{
-    DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_FLOWLETS, MAX_PLANES, MAX_RATE, MAX_TIERS, Switching, TRIM_RESERVE,
+    DEADLOCK_CHECK, DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_FLOWLETS, MAX_PLANES, MAX_RATE, MAX_TIERS,
+    PAUSE_FRAME, PfcConfig, QUANTUM, RESPONSE, Switching, TRIM_RESERVE,
 };
 use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
 use metaroce_proto::{MetaRoceConfig, RoceConfig};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::spec::reroute_delay;
 
-/// Rows of `Fabric` and, behind "loss.", of `LossConfig`; then the constants. The fabric checks them.
+/// Rows of `Fabric` and, behind "pfc." and "loss.", of `PfcConfig` and `LossConfig`; then the constants. The fabric checks them.
 const FABRIC: &[Setting] = &[
     Setting::choice(
         "ecmp",
@@ -48,6 +49,63 @@ const FABRIC: &[Setting] = &[
         "Junos: 32768; ours: all for one group of ports",
         "Flowlets: rows of a switch's table.",
     ),
+    Setting::switch(
+        "explicit_queues",
+        "ours: same results, slower",
+        "Switch ports keep packets in queues; exact priorities.",
+    ),
+    Setting::switch("lossless", "optional (F7: no PFC)", "Data is a lossless class (PFC), control a lossy one."),
+    Setting::number(
+        "pfc.buffer_bytes",
+        "bytes",
+        (1, u64::MAX),
+        "ours: 16 MB usual at 3.2 Tbit/s",
+        "Packet buffer of a switch.",
+    ),
+    Setting::number(
+        "pfc.xoff_shift",
+        "shift",
+        (0, 16),
+        "HPCC simulator",
+        "A link may hold free shared buffer >> this.",
+    ),
+    Setting::number("pfc.xon_offset_bytes", "bytes", (0, u64::MAX), "HPCC simulator", "XON so far below XOFF."),
+    Setting::number(
+        "pfc.reserve_bytes",
+        "bytes",
+        (0, u64::MAX),
+        "HPCC simulator",
+        "Each link's own, before it shares.",
+    ),
+    Setting::number(
+        "pfc.headroom_bytes",
+        "bytes",
+        (0, u64::MAX),
+        "ours: docs/topologies.md",
+        "For what comes after XOFF, a link; 0 = what its cable needs.",
+    ),
+    Setting::number(
+        "pfc.headroom_percent",
+        "percent",
+        (1, 1000),
+        "ours: all of it",
+        "Taken of that; below 100 lossy on purpose.",
+    ),
+    Setting::switch("pfc.watchdog", "SONiC: off until started", "Drops what a port holds that is paused for too long."),
+    Setting::number(
+        "pfc.watchdog_detect_ps",
+        "ps",
+        (1, u64::MAX / 4),
+        "SONiC: 200 ms",
+        "A pause of this length is a storm.",
+    ),
+    Setting::number(
+        "pfc.watchdog_restore_ps",
+        "ps",
+        (1, u64::MAX / 4),
+        "SONiC: up to 400 ms",
+        "From its end until the port forwards again.",
+    ),
     Setting::probability("loss.probability", "ours: none unless asked for", "Probability of a draw."),
     Setting::choice("loss.per", &["packet", "link"], "ours", "One draw a packet end to end, or one a link crossed."),
     Setting::choice("loss.on", &["data_and_ack", "data"], "ours", "Packets that may be lost."),
@@ -81,6 +139,30 @@ const FABRIC: &[Setting] = &[
         "ours: exact to 2^-32",
         "Width of a draw of loss, or of an ECN mark.",
     ),
+    Setting::fixed(
+        "pause_frame",
+        "bytes",
+        PAUSE_FRAME as u64,
+        "IEEE 802.1Qbb: 64, and the gap",
+        "A pause frame on the wire; goes before all else.",
+    ),
+    Setting::fixed("pause_quantum", "bits", QUANTUM, "IEEE 802.3 annex 31B", "Unit of the next three."),
+    Setting::fixed("response_100g", "quanta", RESPONSE[0].1, "IEEE 802.3 annex 31B", "Response to XOFF, XON, to 100G."),
+    Setting::fixed("response_200g", "quanta", RESPONSE[1].1, "IEEE 802.3 annex 31B", "The same at 200 Gbit/s."),
+    Setting::fixed(
+        "response_400g",
+        "quanta",
+        RESPONSE[2].1,
+        "IEEE 802.3 annex 31B",
+        "At 400 Gbit/s; above in proportion (ours).",
+    ),
+    Setting::fixed(
+        "deadlock_check",
+        "ps",
+        DEADLOCK_CHECK.0,
+        "ours: long beside a pause that ends",
+        "Looks for a deadlock while ports are paused.",
+    ),
     Setting::fixed("most_planes", "planes", MAX_PLANES as u64, "ours: published results have 4 and 8", "Most planes."),
     Setting::fixed("most_tiers", "tiers", MAX_TIERS as u64, "ours: a three-tier fat tree", "Most tiers of switches."),
     Setting::fixed(
@@ -104,8 +186,16 @@ pub fn defaults() -> Value {
 }
 
 fn fabric_defaults() -> Value {
-    let Switching { trim, control_priority, last_hop_ecn, balance, flowlet_gap, flowlet_entries } =
-        Switching::default();
+    let Switching {
+        trim,
+        control_priority,
+        last_hop_ecn,
+        explicit_queues,
+        lossless,
+        balance,
+        flowlet_gap,
+        flowlet_entries,
+    } = Switching::default();
     json!({
         "ecmp": Ecmp::default(),
         "reroute_delay_ps": reroute_delay(),
@@ -115,6 +205,9 @@ fn fabric_defaults() -> Value {
         "balance": balance,
         "flowlet_gap_ps": flowlet_gap.0,
         "flowlet_entries": flowlet_entries,
+        "explicit_queues": explicit_queues,
+        "lossless": lossless.is_some(),
+        "pfc": PfcConfig::default(),
     })
 }
 
@@ -129,11 +222,14 @@ pub fn profiles() -> Value {
     })
 }
 
-/// The fields of the fabric, and of the loss behind their prefix.
+/// The fields of the fabric, and of flow control and loss behind their prefixes.
 fn fabric(defaults: &Value) -> Value {
     let mut fields = defaults["fabric"].clone();
-    for (name, value) in defaults["loss"].as_object().into_iter().flatten() {
-        fields[format!("loss.{name}")] = value.clone();
+    let pfc = fields.as_object_mut().and_then(|fields| fields.remove("pfc")).unwrap_or_default();
+    for (prefix, group) in [("pfc", &pfc), ("loss", &defaults["loss"])] {
+        for (name, value) in group.as_object().into_iter().flatten() {
+            fields[format!("{prefix}.{name}")] = value.clone();
+        }
     }
     fields
 }

@@ -62,8 +62,27 @@ impl EventQueue {
     /// Adds an event. Events of the same time pop in the order in which they were added.
     #[inline]
     pub fn push(&mut self, time: Time, event: u32) {
-        let key = u128::from(time.0) << 64 | u128::from(self.sequence) << 32 | u128::from(event);
+        let ticket = self.ticket();
+        self.take_ticket();
+        self.push_with(time, ticket, event);
+    }
+
+    /// The place among events of the same time that the next one pushed will have.
+    #[inline]
+    pub fn ticket(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Keeps that place for an event whose time is not known yet.
+    #[inline]
+    pub fn take_ticket(&mut self) {
         self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    /// Adds an event in a place that was kept for it.
+    #[inline]
+    pub fn push_with(&mut self, time: Time, ticket: u32, event: u32) {
+        let key = u128::from(time.0) << 64 | u128::from(ticket) << 32 | u128::from(event);
         let bucket = time.0 >> self.shift;
         if bucket <= self.cursor {
             let at = self.current.partition_point(|&k| k > key);

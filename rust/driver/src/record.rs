@@ -1,6 +1,7 @@
 //! What is recorded, and what goes out.
 
 use metaroce_engine::Engine;
+use metaroce_fabric::Pauses;
 use metaroce_proto::{Completion, CompletionStatus, Counters, Placement};
 use metaroce_wire::{PlaneId, Time};
 
@@ -18,6 +19,8 @@ pub enum Status {
     Bound,
     /// A request failed, or nothing could happen any more.
     Stalled,
+    /// Links of a lossless class waited for each other in a cycle.
+    Deadlock,
 }
 
 /// Messages that did not finish.
@@ -155,6 +158,10 @@ pub struct Outcome {
     pub wqe_results: Vec<WqeResult>,
     /// Final memory, if it came from outside.
     pub memory: Option<Vec<u8>>,
+    /// Links of a lossless class that were paused.
+    pub pauses: Vec<Pauses>,
+    /// Links that wait, each for the next and the last for the first, if there is a deadlock that nothing ends.
+    pub deadlock: Vec<u32>,
     /// Time series of connections and paths, if asked for.
     pub telemetry: Option<Tables>,
     /// Payload rate of the fastest host, bits per second.
@@ -164,17 +171,21 @@ pub struct Outcome {
 /// Collects the results of a run that is over.
 pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
     let counters = counters(&simulation);
+    let done = simulation.progress.ended == Some(Ending::Done);
+    let deadlock = if done || simulation.fabric.has_watchdog() { Vec::new() } else { simulation.fabric.deadlock() };
+    let pauses = simulation.fabric.pauses(simulation.progress.now);
     let status = match simulation.progress.ended {
         Some(Ending::Done) => Status::Done,
+        _ if !deadlock.is_empty() => Status::Deadlock,
         Some(Ending::TimeLimit) => Status::Bound,
-        Some(Ending::Stalled) | None => Status::Stalled,
+        Some(Ending::Stalled | Ending::Deadlock) | None => Status::Stalled,
     };
     let check = simulation.verify.as_ref().filter(|v| !v.expects.is_empty()).and_then(|v| v.result);
     let mut digest = fold(simulation.progress.digest, simulation.progress.now.0);
     for &(_, value) in &counters {
         digest = fold(digest, value);
     }
-    let stalled = if status == Status::Stalled { stalled(&simulation) } else { Vec::new() };
+    let stalled = if matches!(status, Status::Stalled | Status::Deadlock) { stalled(&simulation) } else { Vec::new() };
     let rate = payload_line_rate(spec, &simulation.fabric).0;
     let memory = simulation.verify.and_then(|verify| {
         let ranks = 0..spec.hosts_of_ranks.len();
@@ -199,6 +210,8 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         wqe_placed: simulation.recorder.placed,
         wqe_results: simulation.recorder.results,
         memory,
+        pauses,
+        deadlock,
         telemetry: simulation.sampler.map(|sampler| sampler.tables),
         payload_line_rate: rate,
     }
@@ -223,7 +236,12 @@ fn resolved(spec: &Spec) -> serde_json::Value {
         "trim": spec.fabric.trim,
         "control_priority": spec.fabric.control_priority,
         "last_hop_ecn": spec.fabric.last_hop_ecn,
+        "explicit_queues": spec.fabric.explicit_queues,
+        "lossless": spec.fabric.lossless,
     });
+    if spec.fabric.lossless {
+        value["fabric"]["pfc"] = serde_json::json!(spec.fabric.pfc);
+    }
     value
 }
 
@@ -231,7 +249,7 @@ fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
     let mut total = Counters::default();
     simulation.endpoints.iter().for_each(|e| total.add(e.counters()));
     let fabric = simulation.fabric.counters();
-    vec![
+    let mut totals = vec![
         ("packets_injected", fabric.injected),
         ("packets_delivered", fabric.delivered),
         ("dropped_loss", fabric.lost),
@@ -261,7 +279,18 @@ fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
         ("data_link_hops", fabric.data_link_hops),
         ("events", simulation.progress.events),
         ("max_queue_bytes", simulation.fabric.max_queue()),
-    ]
+    ];
+    if simulation.fabric.is_lossless() {
+        let paused = simulation.fabric.pauses(simulation.progress.now);
+        totals.extend([
+            ("dropped_headroom", fabric.headroom),
+            ("dropped_watchdog", fabric.watchdog),
+            ("watchdog_storms", fabric.storms),
+            ("pauses_sent", fabric.xoffs),
+            ("paused_ps", paused.iter().map(|pauses| pauses.time.0).sum()),
+        ]);
+    }
+    totals
 }
 
 fn stalled(simulation: &Simulation) -> Vec<StalledFlow> {

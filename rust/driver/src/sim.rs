@@ -18,16 +18,20 @@ use crate::telemetry::Sampler;
 use crate::world::Connections;
 
 /// An event is a kind in the top 4 bits and an index below.
-const KIND_SHIFT: u32 = 28;
-const INDEX: u32 = (1 << KIND_SHIFT) - 1;
+pub(crate) const KIND_SHIFT: u32 = 28;
+pub(crate) const INDEX: u32 = (1 << KIND_SHIFT) - 1;
 const ARRIVE: u32 = 0;
-const PORT_FREE: u32 = 1;
+pub(crate) const PORT_FREE: u32 = 1;
 const TIMER: u32 = 2;
 const START: u32 = 3;
 const FAULT: u32 = 4;
 const REROUTE: u32 = 5;
+/// From here on, calls of the fabric's explicit ports: no events of the model, so neither counted nor in the digest.
+pub(crate) const CALLS: u32 = 6 << KIND_SHIFT;
 /// Planes take three bits of a port's index.
-const PLANE_BITS: u32 = 3;
+pub(crate) const PLANE_BITS: u32 = 3;
+/// Where in [`Simulation::idle`] the bits of paused ports begin.
+pub(crate) const PAUSED: u32 = 1 << PLANE_BITS;
 
 /// How many events ahead the state of an arriving packet is asked for: its envelope; its body, at a
 /// host; the connection there, or the route at a switch; the path, or the port; and the message.
@@ -55,6 +59,8 @@ pub(crate) enum Ending {
     TimeLimit,
     /// A request failed, or nothing is left that could happen.
     Stalled,
+    /// Links wait for each other in a cycle.
+    Deadlock,
 }
 
 impl Progress {
@@ -114,8 +120,10 @@ pub(crate) struct Simulation {
     pub connections: Connections,
     pub hosts_of_ranks: Vec<u32>,
     pub rank_of_host: Vec<u32>,
-    /// Ports that send nothing now, by host.
+    /// Ports that send nothing now, by host, and from bit [`PAUSED`] on those that may send no data.
     pub idle: Vec<u32>,
+    /// Switch ports are explicit.
+    pub explicit: bool,
     /// Time of the one timer event of each host that counts.
     pub timer_at: Vec<Time>,
     pub faults: Vec<(Time, Target, bool)>,
@@ -148,6 +156,10 @@ impl Simulation {
                 if self.progress.ended.is_some() {
                     break;
                 }
+            }
+            if event >= CALLS {
+                self.called(now, event);
+                continue;
             }
             self.progress.note(now, event);
             self.look_ahead();
@@ -268,6 +280,7 @@ impl Simulation {
         }
         let envelope = self.packets.envelope(slot);
         match self.fabric.end(envelope) {
+            End::Switch if self.explicit => self.enqueue(now, slot),
             End::Switch => match self.fabric.forward(now, envelope) {
                 Step::Arrives(at) => self.queue.push(at, slot),
                 Step::Dropped(_) => self.packets.discard(slot),
@@ -355,7 +368,10 @@ impl Simulation {
     // [F4.free-port-pulls]
     /// Lets each free port of a host that has something to send pull a packet; sets the timer.
     #[inline]
-    fn pull(&mut self, now: Time, host: usize) {
+    pub(crate) fn pull(&mut self, now: Time, host: usize) {
+        if self.idle[host] >= 1 << PAUSED {
+            return self.pull_paused(now, host);
+        }
         let endpoint = &mut self.endpoints[host];
         // A pull for one port may make another ready.
         while let ports @ 1.. = endpoint.ports_ready() & self.idle[host] {
@@ -391,5 +407,6 @@ impl Simulation {
         let fabric = &self.fabric;
         self.packets.doom(|link| !fabric.is_up(link));
         self.queue.push(now + delay, REROUTE << KIND_SHIFT);
+        self.follow(now);
     }
 }

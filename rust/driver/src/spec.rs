@@ -2,7 +2,7 @@
 
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
-use metaroce_fabric::{Balance, Cable, Ecmp, FabricSpec, LossConfig, Switch, Switching};
+use metaroce_fabric::{Balance, Cable, Ecmp, FabricSpec, LossConfig, Lossless, PfcConfig, Switch, Switching};
 use metaroce_proto::TransportConfig;
 use metaroce_proto::settings::{METAROCE, ROCEV2, misfit};
 use metaroce_wire::{Bytes, Rate, Time};
@@ -149,6 +149,15 @@ pub struct Fabric {
     /// Rows of a switch's flowlet table; with flowlets only.
     #[serde(default)]
     pub flowlet_entries: Option<u32>,
+    /// Switch ports keep packets in queues, at an event more for each that waits.
+    #[serde(default)]
+    pub explicit_queues: bool,
+    /// Data is a lossless class (PFC); its ports are explicit.
+    #[serde(default)]
+    pub lossless: bool,
+    /// Settings of the lossless class, used where there is one.
+    #[serde(default)]
+    pub pfc: PfcConfig,
 }
 
 fn trim() -> bool {
@@ -296,7 +305,7 @@ pub struct Denied {
 
 impl Fabric {
     /// What switches do, checked as far as it takes knowing what was left out.
-    fn switching(&self) -> Result<Switching, DriverError> {
+    fn switching(&self, frame: u32) -> Result<Switching, DriverError> {
         let usual = Switching::default();
         let given = [
             ("fabric.flowlet_gap_ps", self.flowlet_gap_ps),
@@ -311,13 +320,16 @@ impl Fabric {
             trim: self.trim,
             control_priority: self.control_priority,
             last_hop_ecn: self.last_hop_ecn,
+            explicit_queues: self.explicit_queues,
+            lossless: self.lossless.then_some(Lossless { pfc: self.pfc, frame }),
             balance: self.balance,
             flowlet_gap: self.flowlet_gap_ps.map_or(usual.flowlet_gap, Time),
             flowlet_entries: self.flowlet_entries.unwrap_or(usual.flowlet_entries),
         })
     }
 
-    pub(crate) fn lower(&self, seed: u64, loss: LossConfig) -> Result<FabricSpec, DriverError> {
+    /// `frame` is the length on the wire of the longest data packet.
+    pub(crate) fn lower(&self, seed: u64, loss: LossConfig, frame: u32) -> Result<FabricSpec, DriverError> {
         let (switches, links) = (&self.switches, &self.links);
         if switches.tier.len() != switches.plane.len() {
             return Err(DriverError::config(
@@ -364,7 +376,7 @@ impl Fabric {
             switches: switches.plane.iter().zip(&switches.tier).map(|(&plane, &tier)| Switch { plane, tier }).collect(),
             cables: (0..rows).map(cable).collect(),
             ecmp: self.ecmp,
-            switching: self.switching()?,
+            switching: self.switching(frame)?,
             reroute_delay: Time(self.reroute_delay_ps),
             loss,
             seed,

@@ -30,7 +30,8 @@ pub(crate) fn keep(memory: Memory) {
 /// Builds a run that has not started.
 pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
     let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
-    let mut fabric = Fabric::new(&spec.fabric.lower(spec.seed, spec.loss)?).map_err(|e| refused(&e))?;
+    let fabric = spec.fabric.lower(spec.seed, spec.loss, longest_packet(spec))?;
+    let mut fabric = Fabric::new(&fabric).map_err(|e| refused(&e))?;
     let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
     check(spec, data, &program)?;
     if spec.fabric.balance == Balance::Pinned {
@@ -74,6 +75,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         rank_of_host,
         connections,
         endpoints,
+        explicit: fabric.is_explicit(),
         fabric,
     })
 }
@@ -314,6 +316,11 @@ pub(crate) fn full_packet(spec: &Spec) -> u32 {
         TransportConfig::MetaRoce(c) => lengths::mr_data(c.mtu),
         TransportConfig::RoceV2(c) => lengths::roce_data(c.mtu, false),
     }
+}
+
+/// No data packet is longer on the wire: the first of a RoCEv2 message has one header more.
+fn longest_packet(spec: &Spec) -> u32 {
+    full_packet(spec).saturating_add(lengths::RETH)
 }
 
 /// Payload rate of the fastest host: all its ports, full packets, headers and gaps taken off.

@@ -7,6 +7,7 @@ use metaroce_wire::{Envelope, HostId, Time};
 use rand_core::Rng;
 use rand_pcg::Pcg32;
 
+use crate::explicit::{DATA, Queues};
 use crate::fabric::{Fabric, SwitchState, ecmp, mixed};
 use crate::loss::{BALANCE, stream};
 use crate::port::Port;
@@ -41,6 +42,7 @@ struct Place<'a> {
     now: Time,
     hops: &'a [u32],
     ports: &'a [Port],
+    queues: &'a Queues,
 }
 
 /// Refuses what a flowlet table cannot be.
@@ -69,7 +71,7 @@ impl Fabric {
             return hops.first().copied();
         }
         let switch = self.ends[packet.link as usize] - self.hosts;
-        let place = Place { switch, now, hops, ports: &self.ports };
+        let place = Place { switch, now, hops, ports: &self.ports, queues: &self.queues };
         let (balancer, kind) = (&mut self.balancer, self.switching.balance);
         let pick = match kind {
             Balance::Ecmp => ecmp(self.ecmp, &state, packet, choice.count()),
@@ -137,7 +139,10 @@ impl Balancer {
 
 /// The port with the shortest queue, in time; `first` where no other is shorter.
 fn shortest(place: Place, first: u32) -> u32 {
-    let backlog = |pick: u32| place.ports[place.hops[pick as usize] as usize].backlog(place.now);
+    let backlog = |pick: u32| match place.hops[pick as usize] as usize {
+        link if !place.queues.ports.is_empty() => place.queues.ahead(link, place.now, DATA),
+        link => place.ports[link].backlog(place.now),
+    };
     let in_turn = (first..place.hops.len() as u32).chain(0..first);
     in_turn.min_by_key(|&pick| backlog(pick)).unwrap_or(first)
 }

@@ -1,11 +1,13 @@
 //! From a specification to a fabric: checks first, then ports, attachments and routes.
 
 use crate::balance::{self, Balancer};
+use crate::explicit::Queues;
 use crate::fabric::{Attachment, Fabric, SwitchState};
 use crate::loss::{ECMP, ECN, LOSS, Loss, mix, stream};
+use crate::pfc::FlowControl;
 use crate::port::Port;
 use crate::routing::{Edge, PlaneShape, Routes};
-use crate::spec::{Balance, FabricSpec, SpecError};
+use crate::spec::{Balance, FabricSpec, SpecError, Switching};
 
 /// Rates above this, bit/s, would need less than a picosecond a byte.
 pub const MAX_RATE: u64 = 8_000_000_000_000;
@@ -47,6 +49,8 @@ impl Fabric {
         }
         let edges = edges(spec);
         let routes = Routes::build(&shapes, &offsets, &edges);
+        let Switching { control_priority, explicit_queues, lossless, .. } = spec.switching;
+        let explicit = if explicit_queues || lossless.is_some() { 2 * spec.cables.len() } else { 0 };
         let mut fabric = Fabric {
             hosts: spec.hosts,
             ecmp: spec.ecmp,
@@ -69,6 +73,8 @@ impl Fabric {
             down: Default::default(),
             cables: spec.cables.clone(),
             planes: spec.switches.iter().map(|s| s.plane).collect(),
+            queues: Queues::new(explicit, control_priority || lossless.is_some(), control_priority),
+            flow: FlowControl::new(spec)?,
         };
         fabric.set_strides();
         fabric.check_reachable()?;

@@ -3,7 +3,9 @@
 use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time, lengths, prefetch};
 
 use crate::balance::Balancer;
+use crate::explicit::Queues;
 use crate::loss::{Loss, draw};
+use crate::pfc::FlowControl;
 use crate::port::{Port, PortSide, Refusal};
 use crate::routing::{Edge, PlaneShape, Routes};
 use crate::spec::{Cable, Ecmp, Switching, Target};
@@ -19,6 +21,10 @@ pub enum Drop {
     LinkDown,
     /// No switch port leads to the destination any more.
     NoRoute,
+    /// A lossless class had no headroom left.
+    Headroom,
+    /// The watchdog drops what a paused port holds.
+    Watchdog,
 }
 
 /// What happens to a packet next.
@@ -60,6 +66,14 @@ pub struct Counters {
     pub link_hops: u64,
     /// See `link_hops`.
     pub data_link_hops: u64,
+    /// Dropped by a lossless class without headroom.
+    pub headroom: u64,
+    /// Dropped by the watchdog.
+    pub watchdog: u64,
+    /// How often it bit.
+    pub storms: u64,
+    /// Pauses that switches asked for.
+    pub xoffs: u64,
 }
 
 /// Where a host hangs in a plane.
@@ -123,6 +137,8 @@ pub struct Fabric {
     pub(crate) cables: Vec<Cable>,
     /// Plane of each switch.
     pub(crate) planes: Vec<u32>,
+    pub(crate) queues: Queues,
+    pub(crate) flow: FlowControl,
 }
 
 impl Fabric {
@@ -137,7 +153,7 @@ impl Fabric {
     /// The packet has reached the switch at the end of `packet.link`.
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        match self.hashed(packet) {
+        match self.route(packet) {
             Some(link) => {
                 packet.link = link;
                 self.cross(now, packet, false)
@@ -159,7 +175,7 @@ impl Fabric {
     /// The link by which the switch at the end of `packet.link` sends the packet on, if that is ECMP's to say;
     /// else [`Fabric::balance`] knows.
     #[inline]
-    fn hashed(&self, packet: &Envelope) -> Option<u32> {
+    pub(crate) fn route(&self, packet: &Envelope) -> Option<u32> {
         let (switch, target) = self.hop(packet);
         if target.column == switch.own_column {
             return Some(target.down);
@@ -191,7 +207,7 @@ impl Fabric {
     /// Hints the processor at the port that [`Fabric::forward`] will choose by ECMP.
     #[inline]
     pub fn prefetch_port(&self, packet: &Envelope) {
-        if let Some(link) = self.hashed(packet) {
+        if let Some(link) = self.route(packet) {
             prefetch(&self.ports[link as usize]);
         }
     }
@@ -314,17 +330,19 @@ impl Fabric {
 
     #[inline]
     fn sent(&mut self, arrival: Time, packet: &Envelope, first: bool) -> Step {
+        if self.is_lost(packet, first) { self.drop(Drop::Loss) } else { Step::Arrives(arrival) }
+    }
+
+    /// Whether the packet will be lost on the link that it has been queued for; counts it.
+    #[inline]
+    pub(crate) fn is_lost(&mut self, packet: &Envelope, first: bool) -> bool {
         self.counters.link_hops += 1;
         let data = packet.class == Class::Data;
         self.counters.data_link_hops += u64::from(data);
-        if self.loss.threshold > 0
+        self.loss.threshold > 0
             && (first || !self.loss.on_hosts_only)
             && (data || !self.loss.data_only)
             && draw(&mut self.sides[packet.link as usize].loss, self.loss.threshold)
-        {
-            return self.drop(Drop::Loss);
-        }
-        Step::Arrives(arrival)
     }
 
     /// A data packet finds a switch's queue full: its headers go on if there is room for them.
@@ -347,12 +365,14 @@ impl Fabric {
     }
 
     #[cold]
-    fn drop(&mut self, cause: Drop) -> Step {
+    pub(crate) fn drop(&mut self, cause: Drop) -> Step {
         match cause {
             Drop::Loss => self.counters.lost += 1,
             Drop::Queue => self.counters.queue += 1,
             Drop::LinkDown => self.counters.link_down += 1,
             Drop::NoRoute => self.counters.no_route += 1,
+            Drop::Headroom => self.counters.headroom += 1,
+            Drop::Watchdog => self.counters.watchdog += 1,
         }
         Step::Dropped(cause)
     }
@@ -376,6 +396,9 @@ impl Fabric {
         }
         for link in 0..self.ports.len() {
             let up = self.should_be_up(link);
+            if self.is_up(link as u32) && !up {
+                self.forget_pauses(link);
+            }
             self.ports[link].set_up(&mut self.sides[link], up);
         }
         self.rebuild();

@@ -6,11 +6,18 @@
 //! next link, or why it never will, and the driver remembers. A port is a time until which it is
 //! busy: with one FIFO class that is exactly an output queue, at one event a hop. Trimming, a class
 //! for control packets and other choices among ports than ECMP ([`Switching`]) are options of its own.
+//!
+//! Where data is lossless, or on request, switch ports are explicit instead: packets wait in queues
+//! ([`Fabric::enqueue`], [`Fabric::dequeue`]), so that they can be paused (PFC). The fabric names the times at which
+//! it wants to be called ([`Fabric::calls`]); a host's port is busy-until always, because its host pulls.
 
 mod balance;
 mod build;
+mod deadlock;
+mod explicit;
 mod fabric;
 mod loss;
+mod pfc;
 mod pin;
 mod port;
 mod routing;
@@ -18,8 +25,13 @@ mod spec;
 
 pub use balance::MAX_FLOWLETS;
 pub use build::{MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS};
+pub use explicit::{Admission, Call, Departure};
 pub use fabric::{Counters, Drop, End, Fabric, Step};
 pub use loss::{DRAW_BITS, threshold as probability};
+pub use pfc::{DEADLOCK_CHECK, PAUSE_FRAME, Pauses, QUANTUM, RESPONSE};
 pub use pin::Demand;
 pub use port::TRIM_RESERVE;
-pub use spec::{Balance, Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, SpecError, Switch, Switching, Target};
+pub use spec::{
+    Balance, Cable, Ecmp, FabricSpec, LossConfig, LossOn, LossPer, Lossless, PfcConfig, SpecError, Switch, Switching,
+    Target,
+};

@@ -16,7 +16,7 @@ pub(crate) struct Port {
     limit: u64,
     kmin: u64,
     kmax: u64,
-    delay: u64,
+    pub delay: u64,
     pub max_backlog: u64,
     /// When the last bit of the control packets that overtook data will have left.
     first_until: u64,
@@ -83,7 +83,7 @@ impl Port {
     }
 
     #[inline]
-    fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
+    pub(crate) fn serialisation(&self, side: &mut [PortSide], packet: &Envelope) -> u64 {
         if self.ps_per_byte == 0 {
             return side[packet.link as usize].exact(packet.len);
         }
@@ -122,6 +122,38 @@ impl Port {
         if full { Err(Refusal::Down) } else { Ok(Time(self.busy_until + self.delay)) }
     }
 
+    /// The same questions at an explicit port: serialisation of a packet, and whether it may queue behind `backlog`,
+    /// marked if need be.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        side: &mut [PortSide],
+        backlog: u64,
+        packet: &mut Envelope,
+    ) -> (u64, Result<(), Refusal>) {
+        let serialisation = self.serialisation(side, packet);
+        let side = &mut side[packet.link as usize];
+        if backlog > self.kmin && packet.class == Class::Data {
+            self.mark(side, backlog, packet);
+        }
+        let admitted = match self.holds(backlog.saturating_add(serialisation)) {
+            true => Ok(()),
+            false if side.up => Err(Refusal::Full),
+            false => Err(Refusal::Down),
+        };
+        (serialisation, admitted)
+    }
+
+    /// Whether the queue has room for so much.
+    pub(crate) fn holds(&self, backlog: u64) -> bool {
+        backlog <= self.limit
+    }
+
+    /// Whether the queue with its reserve for trimmed packets has room for so much.
+    pub(crate) fn reserve_holds(&self, backlog: u64) -> bool {
+        backlog <= self.limit.saturating_add(self.limit / TRIM_RESERVE)
+    }
+
     /// Queues a trimmed packet behind all others, in the reserve.
     #[cold]
     pub(crate) fn transmit_reserved(
@@ -132,7 +164,7 @@ impl Port {
     ) -> Result<Time, Refusal> {
         let backlog = self.busy_until.saturating_sub(now.0);
         let serialisation = self.serialisation(side, packet);
-        if backlog.saturating_add(serialisation) > self.limit.saturating_add(self.limit / TRIM_RESERVE) {
+        if !self.reserve_holds(backlog.saturating_add(serialisation)) {
             return Err(Refusal::Full);
         }
         self.occupy(now, backlog, serialisation);

@@ -120,6 +120,11 @@ pub struct Switching {
     /// Rows of a switch's flowlet table; flows that hash to one row share its port. 32768: the table of
     /// Junos, in whole (ours: all of it is for the one group of uplinks).
     pub flowlet_entries: u32,
+    /// Switch ports keep their packets until the transmitter takes them, at an event more a packet that waits.
+    /// Results are the same, to the last bit, but for `control_priority`: no data overlaps with what overtakes it.
+    pub explicit_queues: bool,
+    /// Data is a lossless class; its ports are explicit.
+    pub lossless: Option<Lossless>,
 }
 
 impl Default for Switching {
@@ -128,9 +133,61 @@ impl Default for Switching {
             trim: false,
             control_priority: false,
             last_hop_ecn: true,
+            explicit_queues: false,
+            lossless: None,
             balance: Balance::Ecmp,
             flowlet_gap: Time::from_us(16),
             flowlet_entries: 32_768,
+        }
+    }
+}
+
+/// The lossless class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lossless {
+    /// Its settings.
+    pub pfc: PfcConfig,
+    /// The longest data packet on the wire, bytes.
+    pub frame: u32,
+}
+
+/// Settings of priority flow control (IEEE 802.1Qbb), used where data is lossless. Accounting is per link into a
+/// switch, as in the HPCC simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PfcConfig {
+    /// Packet buffer of a switch: reserves, what all ports share, and headroom.
+    pub buffer_bytes: u64,
+    /// A link may hold what is free of the shared buffer, shifted right by this; above, its sender is paused.
+    pub xoff_shift: u32,
+    /// It may go on when it holds so much less than it may.
+    pub xon_offset_bytes: u64,
+    /// What each link has for itself before it takes of the shared buffer.
+    pub reserve_bytes: u64,
+    /// For what still comes after the decision to pause, of each link; 0 = what its cable needs.
+    pub headroom_bytes: u64,
+    /// Taken of that headroom; below 100 the class is lossy, on purpose.
+    pub headroom_percent: u32,
+    /// Drops what a port holds that is paused for too long.
+    pub watchdog: bool,
+    /// Too long.
+    pub watchdog_detect_ps: u64,
+    /// From the end of the pause until the port forwards again.
+    pub watchdog_restore_ps: u64,
+}
+
+impl Default for PfcConfig {
+    fn default() -> PfcConfig {
+        PfcConfig {
+            buffer_bytes: 16 << 20,
+            xoff_shift: 3,
+            xon_offset_bytes: 3 << 10,
+            reserve_bytes: 4 << 10,
+            headroom_bytes: 0,
+            headroom_percent: 100,
+            watchdog: false,
+            watchdog_detect_ps: 200_000_000_000,
+            watchdog_restore_ps: 400_000_000_000,
         }
     }
 }

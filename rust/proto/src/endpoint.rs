@@ -108,6 +108,11 @@ impl Endpoint {
         each!(&mut self.transport, t => t.poll_transmit(now, plane))
     }
 
+    /// Port `plane` is free but may send no data: the control packet it is to send now, if any.
+    pub fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
+        each!(&mut self.transport, t => t.poll_control(plane))
+    }
+
     /// When [`Endpoint::handle_timeout`] is due; [`Time::NEVER`] if nothing is waited for.
     pub fn poll_timeout(&self) -> Time {
         each!(&self.transport, t => t.poll_timeout())

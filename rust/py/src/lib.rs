@@ -204,6 +204,7 @@ fn to_dict<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Bound<'py, PyDict
         Status::Done => "done",
         Status::Bound => "bound",
         Status::Stalled => "stalled",
+        Status::Deadlock => "deadlock",
     };
     result.set_item("status", status)?;
     result.set_item("time_ps", outcome.time.0)?;
@@ -232,6 +233,9 @@ fn to_dict<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Bound<'py, PyDict
         stalled.append(entry)?;
     }
     result.set_item("stalled_flows", stalled)?;
+    let pauses: Vec<_> = outcome.pauses.iter().map(|p| (p.link, p.count, p.time.0)).collect();
+    result.set_item("pauses", pauses)?;
+    result.set_item("deadlock", &outcome.deadlock)?;
     result.set_item("wqe_done_ps", little_endian(py, &outcome.wqe_done))?;
     result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
     let ends = &outcome.wqe_results;

@@ -58,6 +58,8 @@ pub trait Transport {
     fn handle_timeout(&mut self, now: Time);
     /// Port `plane` is free: the packet it is to send.
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet>;
+    /// The same where it may send no data: control packets alone.
+    fn poll_control(&mut self, plane: PlaneId) -> Option<Packet>;
     /// When to call `handle_timeout`; may be early, never late.
     fn poll_timeout(&self) -> Time;
     /// The next completion.

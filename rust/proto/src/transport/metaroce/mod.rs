@@ -299,6 +299,10 @@ impl Transport for MetaRoce {
         None
     }
 
+    fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
+        self.control[plane.index()].pop_front()
+    }
+
     fn poll_timeout(&self) -> Time {
         self.delayed.front().map_or(self.next_timer, |&(due, ..)| due.min(self.next_timer))
     }

@@ -437,6 +437,10 @@ impl Transport for RoceV2 {
         packet
     }
 
+    fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
+        self.next_control(plane)
+    }
+
     fn poll_timeout(&self) -> Time {
         self.timers.peek().map_or(Time::NEVER, |&Reverse((at, _))| at)
     }
