@@ -284,8 +284,17 @@ pub struct RoceConfig {
     pub window_percent: u32,
     /// Rate control.
     pub dcqcn: DcqcnPreset,
-    /// Wait of a requester after an RNR NAK, picoseconds (IBTA table, 0.01 ms step).
-    pub rnr_delay_ps: u64,
+    /// What an RNR NAK asks its requester to wait, as IBTA's 5-bit code: 1 = 0.01 ms, 31 = 491.52 ms, 0 = 655.36 ms.
+    pub rnr_timer: u32,
+    /// RNR NAKs in a row without progress before the QP fails; 7 = no limit.
+    pub rnr_retry: u32,
+    /// Longest time that the fixed timer may take, percent of the nominal one. IBTA allows 400; the default is in
+    /// this baseline's favour.
+    pub timeout_spread_percent: u32,
+    /// Reads and atomics of a QP that may wait for their answers; the peer remembers as many results of atomics.
+    pub read_depth: u32,
+    /// First packet sequence number of every QP, 24 bits.
+    pub first_psn: u32,
 }
 
 impl Default for RoceConfig {
@@ -301,7 +310,11 @@ impl Default for RoceConfig {
             ack_every: 8,
             window_percent: 25,
             dcqcn: DcqcnPreset::Nic,
-            rnr_delay_ps: 10_000_000,
+            rnr_timer: 1,
+            rnr_retry: 7,
+            timeout_spread_percent: 100,
+            read_depth: 16,
+            first_psn: 0,
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use metaroce_wire::{RoceAckKind, Time};
 
+use super::answers::{Answer, Answers, Response};
+
 /// A control packet that a QP is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -35,18 +37,33 @@ pub struct Responder {
     ack_owed: bool,
     nak_owed: Option<RoceAckKind>,
     cnp_owed: bool,
+    /// Messages completed.
+    msn: u32,
+    /// Once there has been a Read or an atomic.
+    answers: Option<Box<Answers>>,
 }
 
 impl Responder {
-    /// Classifies a packet. A duplicate is acknowledged every time: the acknowledgement that its
-    /// sender waits for may be lost again. The first packet ahead of a gap earns the one NAK.
+    /// Expects `psn` first.
+    pub fn new(psn: u32) -> Responder {
+        Responder { expected: psn, ..Responder::default() }
+    }
+
+    /// The sequence number that is expected.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Messages completed.
+    pub fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    /// Classifies a packet. The first packet ahead of a gap earns the one NAK.
     pub fn arrived(&mut self, psn: u32) -> Order {
         match psn.cmp(&self.expected) {
             std::cmp::Ordering::Equal => Order::Expected,
-            std::cmp::Ordering::Less => {
-                self.ack_owed = true;
-                Order::Duplicate
-            }
+            std::cmp::Ordering::Less => Order::Duplicate,
             std::cmp::Ordering::Greater => {
                 if !self.nak_sent {
                     self.nak(RoceAckKind::SequenceNak);
@@ -56,14 +73,80 @@ impl Responder {
         }
     }
 
-    /// The expected packet was placed. ACKs go out on request, or for every `every` packets.
-    pub fn accept(&mut self, ack_request: bool, every: u32) {
+    /// A Write or Send has come again: acknowledged every time, since the acknowledgement that its sender
+    /// waits for may be lost again.
+    pub fn acknowledge_again(&mut self) {
+        self.ack_owed = true;
+    }
+
+    /// The expected packet was placed, the last of its message or not. ACKs go out on request, or for every `every`
+    /// packets.
+    pub fn accept(&mut self, last: bool, ack_request: bool, every: u32) {
         self.expected += 1;
+        self.msn += u32::from(last);
         self.unacked += 1;
         self.nak_sent = false;
         // A NAK still in the queue would now name a packet that has arrived.
         let outdated = self.nak_owed.take().is_some();
         self.ack_owed |= ack_request || self.unacked >= every || outdated;
+    }
+
+    /// The expected packet was a request, and is to be answered. The answer acknowledges all before it.
+    pub fn accept_request(&mut self, answer: Answer, depth: u32) {
+        self.expected = answer.end;
+        self.msn += 1;
+        self.unacked = 0;
+        self.nak_sent = false;
+        self.nak_owed = None;
+        self.ack_owed = false;
+        self.answers.get_or_insert_default().push(Answer { msn: self.msn, ..answer }, depth);
+    }
+
+    /// A request has come again.
+    pub fn repeat(&mut self, answer: Answer) {
+        let answer = Answer { msn: self.msn, ..answer };
+        if let Some(answers) = &mut self.answers {
+            answers.repeat(answer);
+        }
+    }
+
+    /// An atomic is executed.
+    pub fn found(&mut self, value: u64) {
+        if let Some(answers) = &mut self.answers {
+            answers.found(value);
+        }
+    }
+
+    /// Whether there is an answer to send.
+    pub fn has_answer(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.is_ready())
+    }
+
+    /// Whether that goes before a request of this QP's own.
+    pub fn answer_first(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.is_first())
+    }
+
+    /// A request of this QP's own has been sent.
+    pub fn request_sent(&mut self) {
+        if let Some(answers) = &mut self.answers {
+            answers.request_sent();
+        }
+    }
+
+    /// The next packet of an answer.
+    pub fn take_answer(&mut self, mtu: u32) -> Option<Response> {
+        self.answers.as_mut()?.take(mtu)
+    }
+
+    /// Whether it has ever answered.
+    pub fn answers(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// What it says of a request stands behind all answers before it.
+    fn may_acknowledge(&self) -> bool {
+        self.answers.as_ref().is_none_or(|answers| !answers.is_pending())
     }
 
     /// The expected packet cannot be taken.
@@ -82,7 +165,7 @@ impl Responder {
 
     /// Whether a control packet is owed.
     pub fn owes(&self) -> bool {
-        self.ack_owed || self.cnp_owed || self.nak_owed.is_some()
+        self.cnp_owed || (self.ack_owed || self.nak_owed.is_some()) && self.may_acknowledge()
     }
 
     /// The control packet to send now: its sequence number is that of this moment, so that
@@ -91,6 +174,9 @@ impl Responder {
         if std::mem::take(&mut self.cnp_owed) {
             return Some(Control::Cnp);
         }
+        if !self.may_acknowledge() {
+            return None;
+        }
         let acked = std::mem::take(&mut self.ack_owed);
         if let Some(kind) = self.nak_owed.take() {
             self.unacked = 0;
@@ -98,7 +184,7 @@ impl Responder {
         }
         acked.then(|| {
             self.unacked = 0;
-            Control::Ack(RoceAckKind::Ack, self.expected.saturating_sub(1))
+            Control::Ack(RoceAckKind::Ack, self.expected.wrapping_sub(1))
         })
     }
 
@@ -107,6 +193,7 @@ impl Responder {
         self.ack_owed = false;
         self.cnp_owed = false;
         self.nak_owed = None;
+        self.answers = None;
     }
 }
 
@@ -125,17 +212,18 @@ mod tests {
                 assert_eq!(responder.take(), None);
             }
             assert_eq!(responder.arrived(gap), Order::Expected);
-            responder.accept(false, 8);
+            responder.accept(false, false, 8);
         }
     }
 
     #[test]
     fn every_duplicate_is_acknowledged() {
         let mut responder = Responder::default();
-        responder.accept(true, 8);
+        responder.accept(true, true, 8);
         for _ in 0..5 {
             assert_eq!(responder.take(), Some(Control::Ack(RoceAckKind::Ack, 0)));
             assert_eq!(responder.arrived(0), Order::Duplicate);
+            responder.acknowledge_again();
         }
     }
 
@@ -144,7 +232,7 @@ mod tests {
         let mut responder = Responder::default();
         let mut acks = Vec::new();
         for psn in 0..20 {
-            responder.accept(psn == 10, 8);
+            responder.accept(false, psn == 10, 8);
             acks.extend(responder.take());
         }
         assert_eq!(acks, [7, 10, 18].map(|psn| Control::Ack(RoceAckKind::Ack, psn)));
