@@ -2,12 +2,21 @@
 //!
 //! A connection is a bundle of QPs, each pinned to one plane and, by its constant UDP source port, to one
 //! ECMP route. Messages are split over the QPs as collective libraries do. Receiving is in order per QP;
-//! a gap earns one NAK, after which only the missing packet or the sender's timer helps.
+//! a gap earns one NAK, after which only the missing packet or the sender's timer helps. Reads and atomics are in
+//! [`reads`]; there is no Flush.
+//!
+//! Several QPs keep no order between them. Receives complete, and immediate data is handed over, in stream order, when
+//! all parts are placed. What must see earlier messages placed, an atomic or a fenced Read, waits at the sender until
+//! they are acknowledged, and with a fence until they are answered, as a library would have it wait; the atomics of a
+//! stream use one QP, whose order they share. Where a connection has one QP, its order is enough and only fences
+//! wait. A QP that ends in error ends its connection, streams and all, at both ends if the peer refused something: the
+//! request that was refused, or that the timer gave up, is named, and all others are flushed.
 //!
 //! Where a choice was open, it favours this baseline: the parts of a message share its [`Segment`], so that
 //! receives are known to the sender and no clear-to-send round trip is paid; every packet names its place, so
 //! that parts of one message may arrive in any order; the retransmission timer expires at its
-//! nominal time (hardware may take up to 4 times as long); control packets are never delayed by data.
+//! nominal time (hardware may take up to 4 times as long: `timeout_spread_percent`); NAKs do not count as retries,
+//! expiries do; control packets are never delayed by data.
 //!
 //! [`Segment`]: metaroce_wire::Segment
 
