@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{COMPARE_SWAP, Entry, FETCH_ADD, FLUSH, Job, NOOP, Net, READ, RECV, SEND, SMALL, WRITE, WRITE_IMM, entry};
+use common::{
+    COMPARE_SWAP, Entry, FETCH_ADD, FLUSH, Job, NOOP, Net, READ, RECV, SEND, SMALL, WRITE, WRITE_IMM, counter, entry,
+    unaccounted,
+};
 use metaroce_driver::{Denied, Outcome, Region, Status, WqeResult};
 use serde_json::{Value, json};
 
@@ -131,6 +134,28 @@ fn atomics_take_effect_once_each_and_return_what_was_there() {
     }
 }
 
+#[test]
+fn requests_and_answers_are_accounted_for() {
+    for kind in KINDS {
+        for seed in 0..20 {
+            let mut job = job();
+            for k in 0..6 {
+                job.ranks[0].push(Entry { remote: OPEN, stream: k, ..entry(READ, 1, OPEN, BYTES) });
+                job.ranks[1].push(Entry { remote: OPEN, stream: k, ..entry(FETCH_ADD, 0, u64::from(k) * 8, 8) });
+            }
+            let lossy = |s: &mut Value| {
+                s["loss"] = json!({"probability": 0.05});
+                s["seed"] = json!(seed);
+                s["fabric"]["control_priority"] = json!(seed % 2 == 0);
+            };
+            let (outcome, _) = run(&job, &spec_of(kind, lossy));
+            assert_eq!((outcome.status, unaccounted(&outcome)), (Status::Done, 0), "{kind}, seed {seed}");
+            let once = counter(&outcome, "placed_bytes");
+            assert_eq!(once, 6 * (BYTES + 8), "{kind}, seed {seed}: each byte is placed once");
+        }
+    }
+}
+
 // [I9]
 #[test]
 fn a_fenced_write_does_not_overtake_the_read_before_it() {
@@ -219,9 +244,10 @@ fn a_send_without_a_receive_ends_with_receiver_not_ready() {
     job.ranks[0].push(entry(SEND, 1, 0, BYTES));
     job.ranks[0].push(entry(SEND, 1, 0, BYTES));
     for kind in KINDS {
-        let limit = |spec: &mut Value| match kind {
-            "rocev2" => spec["transport"]["rnr_retry"] = json!(6),
-            _ => {}
+        let limit = |spec: &mut Value| {
+            if kind == "rocev2" {
+                spec["transport"]["rnr_retry"] = json!(6);
+            }
         };
         let (outcome, _) = run(&job, &spec_of(kind, limit));
         assert_eq!(outcome.status, Status::Done);

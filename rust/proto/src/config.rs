@@ -265,7 +265,7 @@ pub struct RoceConfig {
     pub mtu: u32,
     /// Timer setting; each result names it.
     pub timer: RoceTimer,
-    /// t of the fixed timer, 4.096 us × 2^t. 14 = 67 ms: the verbs default.
+    /// t of the fixed timer, 4.096 us × 2^t. 14 = 67 ms: the verbs default. 0 = no timer (IBTA).
     pub timeout_exponent: u32,
     /// First step of the adaptive ladder, picoseconds, doubled up to 8 ×: 2 ms.
     pub adaptive_base_ps: u64,
@@ -278,7 +278,7 @@ pub struct RoceConfig {
     pub split_bytes: u64,
     /// In-order packets that one ACK may cover (ours: 8).
     pub ack_every: u32,
-    /// Bytes that a QP may have unacknowledged, percent of its port's bandwidth-delay product; 0 =
+    /// Bytes that a QP may have unacknowledged, those of a Read being its answer's, percent of its port's bandwidth-delay product; 0 =
     /// no limit. NICs have such a transmit window for lossy fabrics; its size is ours: with 8 QPs a
     /// port, 25 lets a peer pair fill its path twice, and larger ones only overflow queues.
     pub window_percent: u32,

@@ -2,8 +2,12 @@
 
 mod pair;
 
-use metaroce_proto::{CompletionKind, CompletionStatus, PostError, RoceConfig, RoceTimer, WorkRequest};
-use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, Opcode, Rkey, RoceAck, RoceAckKind, Time};
+use metaroce_proto::{
+    CompletionKind, CompletionStatus, DcqcnPreset, PostError, ReceiveRequest, RoceConfig, RoceTimer, WorkRequest,
+};
+use metaroce_wire::{
+    Body, Class, ConnId, Envelope, HostId, Opcode, Rkey, RoceAck, RoceAckKind, StreamId, Time, lengths,
+};
 use proptest::prelude::*;
 
 use pair::operations::{
@@ -18,6 +22,7 @@ use pair::{Fate, Pair};
 
 use CompletionStatus::{AccessError, Flushed, LengthError, PeerFailed, RetryExceeded, RnrRetryExceeded, Success};
 
+const MEGABYTE: u64 = 1 << 20;
 const FAR: u64 = 8 << 20;
 
 /// Every end of end `end` in order: name and status.
@@ -49,8 +54,6 @@ fn a_read_takes_the_numbers_of_its_answer() {
     assert_eq!(pair.succeeded(0, CompletionKind::Sent), [1, 2, 3, 4]);
     assert_eq!((totals(&pair).resent, totals(&pair).naks), (0, 0));
 }
-
-const MEGABYTE: u64 = 1 << 20;
 
 #[test]
 fn acknowledgements_wait_for_the_answers_before_them() {
@@ -285,7 +288,7 @@ fn reads_are_split_over_qps_and_planes() {
     let mut planes = [0; 4];
     pair.log.iter().filter(|(_, p)| response(p).is_some()).for_each(|(_, p)| planes[p.envelope.plane.index()] += 1);
     assert_eq!(planes, [64; 4]);
-    let alone = pair.wire(metaroce_wire::lengths::roce_response(4096, false)).0 * 64;
+    let alone = pair.wire(lengths::roce_response(4096, false)).0 * 64;
     assert!(pair.active_at < Time(alone + 6_000_000), "{}", pair.active_at);
 }
 
@@ -300,7 +303,7 @@ fn the_refused_request_is_the_one_that_is_named() {
     ];
     for (request, status, reason) in cases {
         let mut pair = pair(&RoceConfig { qps_per_plane: 2, window_percent: 25, ..single() }, 2);
-        let short = metaroce_proto::ReceiveRequest { stream: metaroce_wire::StreamId(1), ..receive(8, 0, 99) };
+        let short = ReceiveRequest { stream: StreamId(1), ..receive(8, 0, 99) };
         pair.post_receive(1, short);
         pair.post_receive(1, receive(9, 0, 100));
         pair.post(1, write(7, 0, 4 * MEGABYTE));
@@ -362,6 +365,35 @@ fn the_fixed_timer_takes_up_to_its_spread() {
         seen.insert(wait.0 / nominal.0);
     }
     assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn exponent_0_is_no_timer() {
+    let mut pair = pair(&RoceConfig { timer: RoceTimer::Fixed, timeout_exponent: 0, ..single() }, 1);
+    pair.fate(lose(1, |p| data(p).is_some()));
+    pair.post(0, write(1, 0, 1));
+    pair.run();
+    assert_eq!((pair.active_at < Time::from_us(1), totals(&pair).timeouts), (true, 0));
+    assert_eq!(pair.ends[0].stuck()[0].bytes_left, 1);
+    // A gap still shows.
+    pair.post(0, write(2, MTU, 1));
+    pair.run();
+    assert_eq!(pair.succeeded(0, CompletionKind::Sent), [1, 2]);
+}
+
+#[test]
+fn marked_answers_slow_the_responder_down() {
+    let mut pair = pair(&RoceConfig { dcqcn: DcqcnPreset::Paper, window_percent: 0, ..single() }, 1);
+    pair.fate(|packet| if response(packet).is_some() { Fate::Marked } else { Fate::Arrives });
+    let packets = 2_000;
+    pair.post(0, read(1, 0, packets * MTU));
+    pair.run();
+    let (own, theirs) = (pair.ends[0].counters(), pair.ends[1].counters());
+    assert_eq!((own.marked, theirs.marked, theirs.cnps), (packets, 0, 0));
+    assert!(own.cnps > 5, "{} CNPs", own.cnps);
+    let unpaced = packets * pair.wire(lengths::roce_response(4096, false)).0;
+    assert!(pair.active_at > Time(3 * unpaced), "always marked and still {}", pair.active_at);
+    assert_eq!((totals(&pair).resent, totals(&pair).timeouts), (0, 0));
 }
 
 #[test]

@@ -315,7 +315,7 @@ impl RoceV2 {
     /// Runs the timer from `now` if packets are in flight, and stops it otherwise.
     fn restart_timer(&mut self, now: Time, index: u32) {
         let timeouts = self.qps[index as usize].requester.timeouts;
-        let deadline = now + self.late(index, timeout(&self.config, timeouts));
+        let deadline = self.expires(now, index, timeout(&self.config, timeouts));
         let requester = &mut self.qps[index as usize].requester;
         if requester.in_flight() == 0 {
             requester.deadline = Time::NEVER;
@@ -329,15 +329,22 @@ impl RoceV2 {
         }
     }
 
-    /// When a timer of a QP that is nominally `span` long expires: hardware may take its time with the fixed one.
-    fn late(&self, index: u32, span: Time) -> Time {
+    /// When a timer of a QP that is nominally `span` long expires: hardware may take its time with the fixed one,
+    /// and never takes an exponent of 0 for one.
+    fn expires(&self, now: Time, index: u32, span: Time) -> Time {
         let percent = self.config.timeout_spread_percent;
-        if percent <= 100 || self.config.timer != RoceTimer::Fixed {
-            return span;
+        if self.config.timer != RoceTimer::Fixed {
+            return now + span;
+        }
+        if self.config.timeout_exponent == 0 {
+            return Time::NEVER;
+        }
+        if percent <= 100 {
+            return now + span;
         }
         let qp = &self.qps[index as usize];
         let draw = u64::from(self.host.0) << 48 ^ u64::from(index) << 32 ^ u64::from(qp.requester.una());
-        spread(span, percent, draw ^ u64::from(qp.requester.timeouts) << 40)
+        now.saturating_add(spread(span, percent, draw ^ u64::from(qp.requester.timeouts) << 40))
     }
 
     fn timer_due(&mut self, now: Time, index: u32) {

@@ -23,7 +23,7 @@ pub const ROCEV2: &[Setting] = &[
         "exponent",
         (0, 31),
         "verbs default: 67 ms",
-        "t of the fixed timer, 4.096 us x 2^t.",
+        "t of the fixed timer, 4.096 us x 2^t; 0 = no timer.",
     ),
     Setting::number(
         "adaptive_base_ps",
