@@ -233,7 +233,7 @@ impl RoceV2 {
                 requester.timeouts = 0;
                 let back = missing || requester.rewind(number);
                 if back && self.not_ready(now, index, code) {
-                    return;
+                    return self.fail(index, CompletionStatus::RnrRetryExceeded, number);
                 }
                 back
             }
@@ -260,12 +260,7 @@ impl RoceV2 {
         let requester = &mut self.qps[index as usize].requester;
         requester.not_ready += 1;
         requester.silent_until = now + rnr::wait(code);
-        let over = self.config.rnr_retry < rnr::FOR_EVER && requester.not_ready > self.config.rnr_retry;
-        if over {
-            let number = requester.una();
-            self.fail(index, CompletionStatus::RnrRetryExceeded, number);
-        }
-        over
+        self.config.rnr_retry < rnr::FOR_EVER && requester.not_ready > self.config.rnr_retry
     }
 
     fn acknowledge(&mut self, index: u32, end: u32) -> bool {
@@ -388,7 +383,7 @@ impl RoceV2 {
     fn fail(&mut self, index: u32, status: CompletionStatus, number: u32) {
         let qp = &self.qps[index as usize];
         let reason = self.failure_reason(qp, status);
-        let message = qp.requester.message_at(number);
+        let message = qp.requester.message_at(number).or_else(|| qp.requester.message_at(qp.requester.una()));
         self.end(index, reason, message.map(|message| (message, status)));
     }
 
