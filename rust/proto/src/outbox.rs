@@ -139,8 +139,13 @@ pub enum Cargo {
 }
 
 impl Outbox {
-    /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
-    pub fn new(mtu: u32, order: Order) -> Outbox {
+    /// An empty outbox that cuts messages into payloads of at most `mtu` bytes; the receiver keeps the order.
+    pub fn new(mtu: u32) -> Outbox {
+        Outbox::ordered(mtu, Order::Receiver)
+    }
+
+    /// The same where `order` says who keeps the order.
+    pub fn ordered(mtu: u32, order: Order) -> Outbox {
         let (messages, streams) = (VecDeque::new(), Vec::new());
         Outbox { mtu: mtu as u16, order, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
     }
@@ -531,9 +536,13 @@ impl Outbox {
         message.request.len - sent.min(message.request.len)
     }
 
-    /// Gives up: the requests that have not completed, in posting order per stream, each with the number of its
-    /// message if it has got one.
-    pub fn fail(&mut self) -> Vec<(Option<u32>, Ended)> {
+    /// Gives up: the requests that have not completed, in posting order per stream.
+    pub fn fail(&mut self) -> Vec<Ended> {
+        self.fail_numbered().into_iter().map(|(_, ended)| ended).collect()
+    }
+
+    /// The same, each with the number of its message if it has got one.
+    pub fn fail_numbered(&mut self) -> Vec<(Option<u32>, Ended)> {
         let mut left: Vec<u32> = self.streams.iter_mut().flat_map(|s| s.open.drain(..)).collect();
         left.sort_unstable();
         let open = left.iter().map(|&n| (Some(n), Ended::of(&self.messages[(n - self.base) as usize].request)));

@@ -12,7 +12,7 @@ use super::path::{self, PathState, SendPath, Variation};
 use super::serials::Serials;
 use crate::config::{Entropies, MetaRoceConfig, Spray};
 use crate::inbox::Inbox;
-use crate::outbox::{self, Outbox, Piece};
+use crate::outbox::{Outbox, Piece};
 
 /// Most planes of a host.
 pub const MAX_PLANES: usize = 8;
@@ -176,7 +176,7 @@ impl Connection {
             resend: vec![VecDeque::new(); shape.planes].into(),
             resend_anywhere: VecDeque::new(),
             paths_down: 0,
-            outbox: Outbox::new(shape.mtu, outbox::Order::Receiver),
+            outbox: Outbox::new(shape.mtu),
             inbox: Inbox::new(shape.mtu, peer),
         }
     }

@@ -298,7 +298,7 @@ impl MetaRoce {
         connection.abandoned = connection.outbox.open_bytes();
         let number = ConnId(id as u32);
         let mut status = why;
-        for (_, ended) in connection.outbox.fail() {
+        for ended in connection.outbox.fail() {
             self.completions.push_back(Completion::of_request(number, &ended, status));
             status = CompletionStatus::Flushed;
         }

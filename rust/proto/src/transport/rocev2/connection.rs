@@ -49,7 +49,7 @@ impl Connection {
             peer,
             remote: ConnId(0),
             hash: Envelope::address_hash(host, peer),
-            outbox: Outbox::new(config.mtu, order),
+            outbox: Outbox::ordered(config.mtu, order),
             inbox: Inbox::new(config.mtu, peer),
             failure: None,
             next_qp: 0,

@@ -157,7 +157,6 @@ impl RoceV2 {
         let placement = match responder.arrived(number) {
             Order::Expected => self.place(index, data, regions),
             Order::Duplicate => {
-                responder.acknowledge_again();
                 self.counters.duplicates += 1;
                 None
             }
@@ -194,13 +193,15 @@ impl RoceV2 {
         };
         match placed {
             Placed::Fresh(placement) => {
-                responder.accept(data.last, data.ack_request, self.config.ack_every);
+                responder.accept(data.ack_request, self.config.ack_every);
+                responder.completed(data.last);
                 self.counters.placed += 1;
                 self.counters.placed_bytes += u64::from(placement.len);
                 Some(placement)
             }
             Placed::Duplicate | Placed::Taken => {
-                responder.accept(data.last, data.ack_request, self.config.ack_every);
+                responder.accept(data.ack_request, self.config.ack_every);
+                responder.completed(data.last);
                 self.counters.duplicates += 1;
                 None
             }
@@ -393,7 +394,7 @@ impl RoceV2 {
         let (id, reason) = (ConnId(qp.connection), format!("QP {}: {reason}", qp.number));
         let connection = &mut self.connections[id.index()];
         connection.failure = Some(Failure { reason, left: connection.outbox.open_bytes() });
-        let sent = connection.outbox.fail().into_iter();
+        let sent = connection.outbox.fail_numbered().into_iter();
         self.completions.extend(sent.map(|(message, ended)| {
             let status = named.filter(|&(named, _)| message == Some(named));
             Completion::of_request(id, &ended, status.map_or(CompletionStatus::Flushed, |(_, status)| status))

@@ -23,16 +23,17 @@ impl RoceV2 {
         self.note_mark(now, index, ecn);
         let responder = &mut self.qps[index as usize].responder;
         let number = psn::nearest(responder.expected(), asked.psn);
-        match responder.arrived(number) {
-            Order::Expected => self.take_request(index, number, asked, regions),
-            Order::Duplicate => {
-                self.counters.duplicates += 1;
-                if let Some(address) = asked_address(&asked.request, regions) {
-                    let answer = self.answer_to(number, asked, address);
-                    self.qps[index as usize].responder.repeat(answer);
-                }
+        if number < responder.expected() {
+            // Its answer is its acknowledgement.
+            self.counters.duplicates += 1;
+            if let Some(address) = asked_address(&asked.request, regions) {
+                let answer = self.answer_to(number, asked, address);
+                self.qps[index as usize].responder.repeat(answer);
             }
-            Order::Ahead => self.counters.dropped_ahead += 1,
+        } else if responder.arrived(number) == Order::Expected {
+            self.take_request(index, number, asked, regions);
+        } else {
+            self.counters.dropped_ahead += 1;
         }
         self.queue_control(index);
         self.queue_data(index);

@@ -59,11 +59,15 @@ impl Responder {
         self.msn
     }
 
-    /// Classifies a packet. The first packet ahead of a gap earns the one NAK.
+    /// Classifies a packet. A duplicate is acknowledged every time: the acknowledgement that its
+    /// sender waits for may be lost again. The first packet ahead of a gap earns the one NAK.
     pub fn arrived(&mut self, psn: u32) -> Order {
         match psn.cmp(&self.expected) {
             std::cmp::Ordering::Equal => Order::Expected,
-            std::cmp::Ordering::Less => Order::Duplicate,
+            std::cmp::Ordering::Less => {
+                self.ack_owed = true;
+                Order::Duplicate
+            }
             std::cmp::Ordering::Greater => {
                 if !self.nak_sent {
                     self.nak(RoceAckKind::SequenceNak);
@@ -73,22 +77,19 @@ impl Responder {
         }
     }
 
-    /// A Write or Send has come again: acknowledged every time, since the acknowledgement that its sender
-    /// waits for may be lost again.
-    pub fn acknowledge_again(&mut self) {
-        self.ack_owed = true;
-    }
-
-    /// The expected packet was placed, the last of its message or not. ACKs go out on request, or for every `every`
-    /// packets.
-    pub fn accept(&mut self, last: bool, ack_request: bool, every: u32) {
+    /// The expected packet was placed. ACKs go out on request, or for every `every` packets.
+    pub fn accept(&mut self, ack_request: bool, every: u32) {
         self.expected += 1;
-        self.msn += u32::from(last);
         self.unacked += 1;
         self.nak_sent = false;
         // A NAK still in the queue would now name a packet that has arrived.
         let outdated = self.nak_owed.take().is_some();
         self.ack_owed |= ack_request || self.unacked >= every || outdated;
+    }
+
+    /// It was the last of its message, or not.
+    pub fn completed(&mut self, last: bool) {
+        self.msn += u32::from(last);
     }
 
     /// The expected packet was a request, and is to be answered. The answer acknowledges all before it.
@@ -212,18 +213,17 @@ mod tests {
                 assert_eq!(responder.take(), None);
             }
             assert_eq!(responder.arrived(gap), Order::Expected);
-            responder.accept(false, false, 8);
+            responder.accept(false, 8);
         }
     }
 
     #[test]
     fn every_duplicate_is_acknowledged() {
         let mut responder = Responder::default();
-        responder.accept(true, true, 8);
+        responder.accept(true, 8);
         for _ in 0..5 {
             assert_eq!(responder.take(), Some(Control::Ack(RoceAckKind::Ack, 0)));
             assert_eq!(responder.arrived(0), Order::Duplicate);
-            responder.acknowledge_again();
         }
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let mut responder = Responder::default();
         let mut acks = Vec::new();
         for psn in 0..20 {
-            responder.accept(false, psn == 10, 8);
+            responder.accept(psn == 10, 8);
             acks.extend(responder.take());
         }
         assert_eq!(acks, [7, 10, 18].map(|psn| Control::Ack(RoceAckKind::Ack, psn)));
