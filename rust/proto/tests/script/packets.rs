@@ -83,6 +83,7 @@ pub fn word(field: &str, value: &str) -> Parsed<Option<u64>> {
     number.map(Some).ok_or_else(|| format!("{field}: {value} is unknown; allowed: {}", words.join(" ")))
 }
 
+#[allow(unreachable_patterns, reason = "a body that scripts do not name is no error")]
 fn kind_of(packet: &Packet) -> &'static str {
     match packet.body {
         Body::MrData(_) | Body::RoceData(_) => "data",
@@ -92,6 +93,7 @@ fn kind_of(packet: &Packet) -> &'static str {
         Body::RoceCnp(_) => "cnp",
         Body::MrProbe(_) => "probe",
         Body::MrProbeReply(_) => "reply",
+        _ => "other",
     }
 }
 
