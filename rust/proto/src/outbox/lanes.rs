@@ -62,7 +62,7 @@ impl Outbox {
         let number = self.next_lane()?;
         let Lane { first, packet, .. } = *self.lane(number);
         let message = *self.messages.get(first.wrapping_sub(self.base) as usize)?;
-        self.unsent -= u64::from(message.payload_len(packet, self.mtu));
+        self.unsent -= u64::from(message.payload_len(packet, self.mtu()));
         let lane = self.lane(number);
         if packet + 1 < message.packets {
             lane.packet += 1;
@@ -157,7 +157,7 @@ impl Outbox {
             stream => &self.streams[stream as usize - 1].lane,
         };
         // A lane is in rising order.
-        let sent = if number == lane.first { u64::from(lane.packet) * u64::from(self.mtu) } else { 0 };
+        let sent = if number == lane.first { u64::from(lane.packet) * u64::from(self.mtu()) } else { 0 };
         if lane.ring == NONE || number < lane.first { 0 } else { message.payload().saturating_sub(sent) }
     }
 }
