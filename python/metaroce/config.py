@@ -69,8 +69,10 @@ TRANSPORTS: dict[str, TransportChoice] = {
     "metaroce": TransportChoice("metaroce", "default", {}),
     "rocev2-adaptive": TransportChoice("rocev2", "adaptive", {"timer": "adaptive"}),
     "rocev2-67ms": TransportChoice("rocev2", "67ms", {"timer": "fixed"}),
+    "rocev2-sr": TransportChoice("rocev2", "sr", {"recovery": "selective-repeat"}),
 }
-"""Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice."""
+"""Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice, and with
+selective repeat (IRN)."""
 
 
 def resolve_transport(value: object) -> TransportChoice:

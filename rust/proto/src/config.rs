@@ -243,6 +243,16 @@ pub enum RoceTimer {
     Adaptive,
 }
 
+/// What a RoCEv2 QP does about a lost packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recovery {
+    /// Everything from it on is sent again; the receiver drops what comes early (IBTA RC).
+    GoBackN,
+    /// It alone is sent again; the receiver keeps what comes early (IRN, SIGCOMM 2018).
+    SelectiveRepeat,
+}
+
 /// DCQCN parameter set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -286,6 +296,12 @@ pub struct RoceConfig {
     pub dcqcn: DcqcnPreset,
     /// Wait of a requester after an RNR NAK, picoseconds (IBTA table, 0.01 ms step).
     pub rnr_delay_ps: u64,
+    /// What is sent again after a loss. With selective repeat, the two timers below take the place of `timer`.
+    pub recovery: Recovery,
+    /// Selective repeat: timer with fewer than 3 packets in flight, picoseconds (IRN: 100 us).
+    pub rto_low_ps: u64,
+    /// Selective repeat: timer otherwise, picoseconds (IRN: 320 us).
+    pub rto_high_ps: u64,
 }
 
 impl Default for RoceConfig {
@@ -302,6 +318,9 @@ impl Default for RoceConfig {
             window_percent: 25,
             dcqcn: DcqcnPreset::Nic,
             rnr_delay_ps: 10_000_000,
+            recovery: Recovery::GoBackN,
+            rto_low_ps: 100_000_000,
+            rto_high_ps: 320_000_000,
         }
     }
 }

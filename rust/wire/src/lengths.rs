@@ -34,6 +34,8 @@ pub const BTH: u32 = 12;
 pub const RETH: u32 = 16;
 /// ACK extended transport header.
 pub const AETH: u32 = 4;
+/// Selective acknowledgement behind the AETH: sequence number 4, bits 8. Ours; IRN's carries one number.
+pub const SACK: u32 = 12;
 /// Reserved bytes of a congestion notification packet.
 pub const CNP: u32 = 16;
 /// Invariant CRC.
@@ -69,6 +71,11 @@ pub const fn roce_ack() -> u32 {
     on_wire(BTH + AETH + ICRC)
 }
 
+/// RoCEv2 selective acknowledgement.
+pub const fn roce_sack() -> u32 {
+    on_wire(BTH + AETH + SACK + ICRC)
+}
+
 /// RoCEv2 congestion notification packet: BTH and 16 reserved bytes.
 pub const fn roce_cnp() -> u32 {
     on_wire(BTH + CNP + ICRC)
@@ -96,6 +103,7 @@ mod tests {
         assert_eq!(roce_data(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!(roce_data(4096, true), 20 + 46 + 32 + 4096);
         assert_eq!(roce_ack(), 20 + 66);
+        assert_eq!(roce_sack(), 20 + 78);
         assert_eq!(roce_cnp(), 20 + 78);
     }
 }

@@ -16,6 +16,7 @@ pub mod dcqcn;
 mod observe;
 mod requester;
 mod responder;
+mod selective;
 mod sender;
 pub(crate) mod settings;
 
@@ -31,6 +32,7 @@ use self::connection::{Connection, Failure, entropy, readable};
 use self::dcqcn::Params;
 use self::requester::Requester;
 use self::responder::{Order, Responder};
+use self::selective::Timers;
 use super::{Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
@@ -54,6 +56,8 @@ pub struct RoceV2 {
     host: HostId,
     /// Longest time between two requests for an acknowledgement, if packets are sent.
     patience: Time,
+    /// Selective repeat, and its timers.
+    selective: Option<Timers>,
     /// QPs of a connection; QP q of connection c is `qps[c × this + q]`, on plane q mod planes.
     qps_per_connection: u32,
     connections: Vec<Connection>,
@@ -109,10 +113,13 @@ impl RoceV2 {
             ring: VecDeque::new(),
             control: VecDeque::new(),
         };
+        let selective = Timers::new(config, &environment);
+        let shortest = selective.map_or_else(|| timeout(config, 0), |timers| timers.after(0, 0));
         RoceV2 {
             config: config.clone(),
             host: environment.host,
-            patience: Time(timeout(config, 0).0 / REQUESTS_A_TIMEOUT),
+            patience: Time(shortest.0 / REQUESTS_A_TIMEOUT),
+            selective,
             qps_per_connection: config.qps_per_plane.max(1) * environment.ports.len() as u32,
             connections: Vec::new(),
             qps: Vec::new(),
@@ -144,7 +151,7 @@ impl RoceV2 {
             }
         }
         let placement = match qp.responder.arrived(data.psn) {
-            Order::Expected => self.place(index, data, regions),
+            Order::Expected | Order::Early => self.place(index, data, regions),
             Order::Duplicate => {
                 self.counters.duplicates += 1;
                 None
@@ -165,16 +172,18 @@ impl RoceV2 {
         let effect = |effect: Effect| completions.extend(effect.completion(connection));
         match self.connections[connection.index()].inbox.place(&data.segment, 0, regions, effect) {
             Placed::Fresh(placement) => {
-                responder.accept(data.ack_request, self.config.ack_every);
+                responder.accept_any(data.psn, data.ack_request, self.config.ack_every);
                 self.counters.placed += 1;
                 self.counters.placed_bytes += u64::from(placement.len);
                 Some(placement)
             }
             Placed::Duplicate | Placed::Taken => {
-                responder.accept(data.ack_request, self.config.ack_every);
+                responder.accept_any(data.psn, data.ack_request, self.config.ack_every);
                 self.counters.duplicates += 1;
                 None
             }
+            // Later than the one that would be refused in order: as if lost.
+            Placed::Refused(Verdict::NotReady) if responder.is_early(data.psn) => None,
             Placed::Refused(Verdict::NotReady) => {
                 responder.nak(RoceAckKind::RnrNak);
                 self.counters.rnr += 1;
@@ -245,14 +254,15 @@ impl RoceV2 {
 
     /// Runs the timer from `now` if packets are in flight, and stops it otherwise.
     fn restart_timer(&mut self, now: Time, index: u32) {
-        let timeouts = self.qps[index as usize].requester.timeouts;
-        let deadline = now + timeout(&self.config, timeouts);
+        let requester = &self.qps[index as usize].requester;
+        let deadline = now + self.timeout(requester, requester.timeouts);
         let requester = &mut self.qps[index as usize].requester;
-        if requester.in_flight() == 0 {
+        if requester.in_flight() == 0 || requester.silent_until > now {
             requester.deadline = Time::NEVER;
             return;
         }
         requester.deadline = deadline;
+        requester.timer_started();
         // An earlier entry finds the moved deadline when it is due.
         if requester.timer_entry > deadline {
             requester.timer_entry = deadline;
@@ -280,7 +290,7 @@ impl RoceV2 {
             return;
         }
         // The timer runs again from the moment that the resent packet is on the wire.
-        requester.rewind_all();
+        requester.expired(now, self.selective.map_or(Time::ZERO, |timers| timers.silence()));
         requester.deadline = Time::NEVER;
         self.queue_data(index);
     }
@@ -322,8 +332,10 @@ impl RoceV2 {
             return format!("QP {}: the peer refused an address", qp.number);
         }
         let timeouts = qp.requester.timeouts;
-        let (first, last) =
-            (readable(timeout(&self.config, 0)), readable(timeout(&self.config, timeouts.saturating_sub(1))));
+        let (first, last) = (
+            readable(self.timeout(&qp.requester, 0)),
+            readable(self.timeout(&qp.requester, timeouts.saturating_sub(1))),
+        );
         let span = if first == last { first } else { format!("{first} to {last}") };
         format!("QP {}: no progress in {timeouts} timeouts of {span}", qp.number)
     }
@@ -349,9 +361,10 @@ impl Transport for RoceV2 {
         let id = self.connections.len() as u32;
         self.connections.push(Connection::new(&self.config, self.host, peer));
         let planes = self.ports.len() as u32;
+        let selective = self.selective.is_some();
         self.qps.extend((0..self.qps_per_connection).map(|number| Qp {
-            requester: Requester::new(),
-            responder: Responder::default(),
+            requester: Requester::new().selective(selective),
+            responder: Responder::default().selective(selective),
             connection: id,
             entropy: entropy(self.host, peer, number),
             number: number as u16,
@@ -404,6 +417,7 @@ impl Transport for RoceV2 {
             Body::RoceData(data) => return self.handle_data(now, envelope.ecn, data, regions),
             Body::RoceAck(ack) => self.handle_ack(now, ack),
             Body::RoceCnp(cnp) => self.handle_cnp(now, cnp),
+            Body::RoceSack(sack) => self.handle_sack(now, sack),
             _ => {}
         }
         None

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{Rate, Time, units::PS_PER_S};
 
 use super::dcqcn::{Limiter, Params};
+use super::selective::Scoreboard;
 use crate::outbox::Piece;
 
 /// A contiguous part of a message, as one RC message of this QP.
@@ -69,12 +70,19 @@ pub struct Requester {
     last: (Time, u32),
     /// Rate limiter, once a CNP has come.
     limiter: Option<Box<Limiter>>,
+    /// Selective repeat: then `next` never goes back.
+    selective: Option<Box<Scoreboard>>,
 }
 
 impl Requester {
     /// Nothing posted.
     pub fn new() -> Requester {
         Requester { deadline: Time::NEVER, timer_entry: Time::NEVER, wake: Time::NEVER, ..Requester::default() }
+    }
+
+    /// With selective repeat instead of go-back-N, if it is on.
+    pub fn selective(self, on: bool) -> Requester {
+        Requester { selective: on.then(Box::default), ..self }
     }
 
     /// Appends `[packet, packet + packets)` of `message`.
@@ -96,7 +104,7 @@ impl Requester {
 
     /// Whether there is something that a window of `window` packets (0: none) lets out.
     pub fn can_send(&self, window: u32) -> bool {
-        self.next < self.posted && (window == 0 || self.in_flight() < window)
+        self.has_lost() || self.next < self.posted && (window == 0 || self.in_flight() < window)
     }
 
     /// When pace and receiver let the next packet go; if that is later than `now`, the instant at
@@ -121,6 +129,9 @@ impl Requester {
     /// end of a part or of the window, after a rewind, and if the last request is `patience` old: the
     /// timer of a slow QP must not expire because its packets are too few for a coalesced one.
     pub fn take(&mut self, window: u32, now: Time, patience: Time) -> Option<Next> {
+        if let Some(psn) = self.selective.as_mut().and_then(|board| board.take()) {
+            return self.take_again(psn, now);
+        }
         let part = *self.parts.get(self.cursor as usize)?;
         let psn = self.next;
         self.next += 1;
@@ -135,6 +146,14 @@ impl Requester {
         }
         let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
         Some(Next { piece, psn, first: psn == part.psn, ack_request, resent })
+    }
+
+    /// A lost packet, on its own. Each asks for an acknowledgement: nothing else may follow.
+    fn take_again(&mut self, psn: u32, now: Time) -> Option<Next> {
+        let part = *self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
+        self.asked = now;
+        let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
+        Some(Next { piece, psn, first: psn == part.psn, ack_request: true, resent: true })
     }
 
     /// A packet of `len` bytes has gone out.
@@ -164,6 +183,9 @@ impl Requester {
                 self.cursor = self.cursor.saturating_sub(1);
             }
         }
+        if let Some(board) = &mut self.selective {
+            board.acknowledged(self.una);
+        }
         if self.next < self.una {
             // A timer had gone back further than it needed to.
             self.go_to(self.una);
@@ -175,16 +197,49 @@ impl Requester {
     /// Goes back to `psn`, if that has been sent and not acknowledged. True if it has an effect.
     pub fn rewind(&mut self, psn: u32) -> bool {
         let back = psn >= self.una && psn < self.next;
-        if back {
-            self.go_to(psn);
-            self.rewound = true;
+        match &mut self.selective {
+            _ if !back => {}
+            Some(board) => board.lose_below(self.next),
+            None => {
+                self.go_to(psn);
+                self.rewound = true;
+            }
         }
         back
     }
 
-    /// Goes back to the oldest packet that is not acknowledged.
-    pub fn rewind_all(&mut self) {
-        self.rewind(self.una);
+    /// The timer has expired: goes back to the oldest packet that is not acknowledged. With selective
+    /// repeat, `silence` after the last packet all others have been heard of.
+    pub fn expired(&mut self, now: Time, silence: Time) {
+        match &mut self.selective {
+            Some(board) => board.expired(now.since(self.last.0) >= silence, self.next),
+            None => _ = self.rewind(self.una),
+        }
+    }
+
+    /// The timer is started now.
+    pub fn timer_started(&mut self) {
+        if let Some(board) = &mut self.selective {
+            board.started(self.next);
+        }
+    }
+
+    /// What a [`metaroce_wire::RoceSack`] says. Returns how many packets are thereby lost.
+    pub fn sacked(&mut self, psn: u32, bits: u64) -> u32 {
+        match &mut self.selective {
+            Some(board) if psn < self.next => board.sacked(psn, bits),
+            _ => 0,
+        }
+    }
+
+    /// Whether a lost packet waits to be sent again on its own.
+    pub fn has_lost(&self) -> bool {
+        self.selective.as_ref().is_some_and(|board| board.first_lost().is_some())
+    }
+
+    /// Whether it is the oldest that is not acknowledged.
+    pub fn has_lost_oldest(&self) -> bool {
+        self.selective.as_ref().is_some_and(|board| board.first_lost() == Some(self.una))
     }
 
     /// Rate and ECN estimate (thousandths) of the limiter as they stood at its last event, if there is one.
@@ -209,6 +264,7 @@ impl Requester {
         self.next = self.posted;
         self.max = self.posted;
         self.deadline = Time::NEVER;
+        self.selective = None;
     }
 
     fn go_to(&mut self, psn: u32) {
@@ -251,7 +307,7 @@ mod tests {
         let mut acked = Vec::new();
         assert!(requester.acknowledge(4, |message| acked.push(message)));
         assert_eq!(acked, [7, 7, 7, 9]);
-        requester.rewind_all();
+        requester.expired(Time::ZERO, Time::ZERO);
         requester.post(11, 0, 1);
         assert_eq!(drain(&mut requester), [(4, 9, 1), (5, 11, 0)]);
     }
@@ -262,7 +318,7 @@ mod tests {
         requester.post(1, 0, 6);
         requester.post(2, 0, 6);
         drain(&mut requester);
-        requester.rewind_all();
+        requester.expired(Time::ZERO, Time::ZERO);
         assert!(requester.acknowledge(8, |_| {}));
         assert_eq!(drain(&mut requester), [(8, 2, 2), (9, 2, 3), (10, 2, 4), (11, 2, 5)]);
         assert!(!requester.acknowledge(8, |_| {}), "old news");

@@ -2,6 +2,8 @@
 
 use metaroce_wire::{RoceAckKind, Time};
 
+use super::selective::Early;
+
 /// A control packet that a QP is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
@@ -9,6 +11,8 @@ pub enum Control {
     Ack(RoceAckKind, u32),
     /// Congestion notification.
     Cnp,
+    /// Selective acknowledgement: expected and arrived sequence number, bits.
+    Sack(u32, u32, u64),
 }
 
 /// Where an arriving sequence number stands.
@@ -20,6 +24,8 @@ pub enum Order {
     Duplicate,
     /// An earlier one is missing.
     Ahead,
+    /// The same with selective repeat: to be placed.
+    Early,
 }
 
 /// Responder state.
@@ -35,9 +41,21 @@ pub struct Responder {
     ack_owed: bool,
     nak_owed: Option<RoceAckKind>,
     cnp_owed: bool,
+    /// Selective repeat: what is there beyond `expected`.
+    early: Option<Box<Early>>,
 }
 
 impl Responder {
+    /// With selective repeat instead of go-back-N, if it is on.
+    pub fn selective(self, on: bool) -> Responder {
+        Responder { early: on.then(Box::default), ..self }
+    }
+
+    /// Whether packet `psn` is beyond the expected one, and may be placed.
+    pub fn is_early(&self, psn: u32) -> bool {
+        self.early.is_some() && psn > self.expected
+    }
+
     /// Classifies a packet. A duplicate is acknowledged every time: the acknowledgement that its
     /// sender waits for may be lost again. The first packet ahead of a gap earns the one NAK.
     pub fn arrived(&mut self, psn: u32) -> Order {
@@ -48,6 +66,13 @@ impl Responder {
                 Order::Duplicate
             }
             std::cmp::Ordering::Greater => {
+                if let Some(early) = &mut self.early {
+                    if !early.has(self.expected, psn) {
+                        return Order::Early;
+                    }
+                    early.owe(psn);
+                    return Order::Duplicate;
+                }
                 if !self.nak_sent {
                     self.nak(RoceAckKind::SequenceNak);
                 }
@@ -66,6 +91,20 @@ impl Responder {
         self.ack_owed |= ack_request || self.unacked >= every || outdated;
     }
 
+    /// Packet `psn` was placed, expected or early. As long as one is missing, each is acknowledged at once.
+    pub fn accept_any(&mut self, psn: u32, ack_request: bool, every: u32) {
+        let Some(early) = &mut self.early else { return self.accept(ack_request, every) };
+        if psn > self.expected {
+            early.insert(self.expected, psn);
+            early.owe(psn);
+        } else {
+            let gap = !early.is_empty();
+            let more = early.advance();
+            self.accept(ack_request || gap, every);
+            self.expected += more;
+        }
+    }
+
     /// The expected packet cannot be taken.
     pub fn nak(&mut self, kind: RoceAckKind) {
         self.nak_sent = true;
@@ -82,7 +121,7 @@ impl Responder {
 
     /// Whether a control packet is owed.
     pub fn owes(&self) -> bool {
-        self.ack_owed || self.cnp_owed || self.nak_owed.is_some()
+        self.ack_owed || self.cnp_owed || self.nak_owed.is_some() || self.early.as_ref().is_some_and(|e| e.owes())
     }
 
     /// The control packet to send now: its sequence number is that of this moment, so that
@@ -90,6 +129,9 @@ impl Responder {
     pub fn take(&mut self) -> Option<Control> {
         if std::mem::take(&mut self.cnp_owed) {
             return Some(Control::Cnp);
+        }
+        if let Some((psn, bits)) = self.early.as_mut().and_then(|early| early.take(self.expected)) {
+            return Some(Control::Sack(self.expected, psn, bits));
         }
         let acked = std::mem::take(&mut self.ack_owed);
         if let Some(kind) = self.nak_owed.take() {
@@ -107,6 +149,7 @@ impl Responder {
         self.ack_owed = false;
         self.cnp_owed = false;
         self.nak_owed = None;
+        self.early.iter_mut().for_each(|early| early.clear());
     }
 }
 

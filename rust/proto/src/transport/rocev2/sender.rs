@@ -1,10 +1,13 @@
 //! The sending side: what a free port pulls. Control packets go first, then the QPs of its ring in
 //! turn, each as its window and its pace allow.
 
-use metaroce_wire::{Body, Class, Cnp, Envelope, Packet, PlaneId, RoceAck, RoceAckKind, RoceData, Time, lengths};
+use metaroce_wire::{
+    Body, Class, Cnp, Envelope, Packet, PlaneId, RoceAck, RoceAckKind, RoceData, RoceSack, Time, lengths,
+};
 
 use super::RoceV2;
 use super::responder::Control;
+use super::selective::FEW;
 
 impl RoceV2 {
     /// Puts a QP into the ring of its port, unless it has nothing that its window lets out or it
@@ -45,6 +48,11 @@ impl RoceV2 {
                     self.counters.acks += 1;
                     self.counters.naks += u64::from(kind == RoceAckKind::SequenceNak);
                     (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, qp: qp.number, kind }))
+                }
+                Control::Sack(expected, arrived, bits) => {
+                    self.counters.acks += 1;
+                    let sack = RoceSack { connection, expected, arrived, bits, qp: qp.number };
+                    (lengths::roce_sack(), Body::RoceSack(sack))
                 }
             };
             self.queue_control(index);
@@ -96,11 +104,13 @@ impl RoceV2 {
             ack_request: next.ack_request,
         });
         let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
-        let timer_stopped = qp.requester.deadline == Time::NEVER;
+        // A timer for few packets is not one for more.
+        let restart =
+            qp.requester.deadline == Time::NEVER || qp.requester.in_flight() == FEW && self.selective.is_some();
         if again_at > now && qp.requester.can_send(port.window) {
             self.wake_at(index, again_at);
         }
-        if timer_stopped {
+        if restart {
             self.restart_timer(now, index);
         }
         self.queue_data(index);

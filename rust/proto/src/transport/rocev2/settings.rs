@@ -2,7 +2,7 @@
 
 use metaroce_wire::lengths;
 
-use super::dcqcn;
+use super::{dcqcn, selective};
 use crate::settings::Setting;
 use crate::transport::FIRST_PORT;
 
@@ -69,6 +69,41 @@ pub const ROCEV2: &[Setting] = &[
         "IBTA table: the 0.01 ms step",
         "Wait of a requester after an RNR NAK.",
     ),
+    Setting::choice(
+        "recovery",
+        &["go-back-n", "selective-repeat"],
+        "IBTA; IRN (SIGCOMM 2018)",
+        "What is sent again after a loss; selective repeat has its own timers.",
+    ),
+    Setting::number(
+        "rto_low_ps",
+        "ps",
+        (MICROSECOND, SECOND),
+        "IRN (SIGCOMM 2018)",
+        "Selective repeat: timer with fewer than 3 packets in flight.",
+    ),
+    Setting::number(
+        "rto_high_ps",
+        "ps",
+        (MICROSECOND, SECOND),
+        "IRN (SIGCOMM 2018)",
+        "Selective repeat: timer with 3 packets or more in flight.",
+    ),
+    Setting::fixed(
+        "rto_few",
+        "packets",
+        selective::FEW as u64,
+        "IRN (SIGCOMM 2018)",
+        "With fewer in flight, rto_low_ps takes the place of rto_high_ps.",
+    ),
+    Setting::fixed(
+        "rto_least",
+        "round trips",
+        selective::LEAST_RTTS,
+        "ours: an acknowledgement must be able to return",
+        "Least timer of selective repeat, in base round trips.",
+    ),
+    Setting::fixed("sack", "bytes", lengths::SACK as u64, "ours; IRN's is one number", "In every selective ACK."),
     Setting::fixed("dcqcn_paper_gain", "1/1024", dcqcn::PAPER.gain, "SIGCOMM 2015", "g of alpha."),
     Setting::fixed(
         "dcqcn_paper_first_alpha",
