@@ -73,5 +73,5 @@ def test_an_unknown_name_is_refused_in_one_line(capsys):
     assert main(["profile", "show", "rocev3"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line == (
-        "metaroce: error: profile = 'rocev3': unknown; allowed: fabric, metaroce, rocev2-67ms, rocev2-adaptive"
+        "metaroce: error: profile = 'rocev3': unknown; allowed: fabric, metaroce, rocev2-67ms, rocev2-adaptive, rocev2-sr"
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 
+from ..config import TRANSPORTS
 from ..errors import ConfigError
 
 _SCENARIO = Group("Scenario", sort_key=2)
