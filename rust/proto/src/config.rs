@@ -302,6 +302,26 @@ pub struct RoceConfig {
     pub rto_low_ps: u64,
     /// Selective repeat: timer otherwise, picoseconds (IRN: 320 us).
     pub rto_high_ps: u64,
+    /// DCQCN: g of alpha, 1/1024; 0 = the preset's.
+    pub dcqcn_gain: u32,
+    /// DCQCN: alpha decays once in this, microseconds; 0 = the preset's.
+    pub dcqcn_alpha_timer_us: u64,
+    /// DCQCN: at most one cut in this, microseconds; 0 = the preset's.
+    pub dcqcn_cut_spacing_us: u64,
+    /// DCQCN: at most one CNP of a QP in this, microseconds; 0 = the preset's.
+    pub dcqcn_cnp_gap_us: u64,
+    /// DCQCN: period of the timed increase, microseconds; 0 = the preset's.
+    pub dcqcn_increase_timer_us: u64,
+    /// DCQCN: bytes of the counted increase, bytes; 0 = the preset's.
+    pub dcqcn_increase_bytes: u64,
+    /// DCQCN: rounds of fast recovery; 0 = the preset's.
+    pub dcqcn_stages: u32,
+    /// DCQCN: additive increase, not scaled with the line rate, Mbit/s; 0 = the preset's.
+    pub dcqcn_additive_mbps: u64,
+    /// DCQCN: hyper increase, not scaled with the line rate, Mbit/s; 0 = the preset's.
+    pub dcqcn_hyper_mbps: u64,
+    /// DCQCN: least rate of a QP, Mbit/s; 0 = the preset's.
+    pub dcqcn_least_mbps: u64,
 }
 
 impl Default for RoceConfig {
@@ -321,6 +341,16 @@ impl Default for RoceConfig {
             recovery: Recovery::GoBackN,
             rto_low_ps: 100_000_000,
             rto_high_ps: 320_000_000,
+            dcqcn_gain: 0,
+            dcqcn_alpha_timer_us: 0,
+            dcqcn_cut_spacing_us: 0,
+            dcqcn_cnp_gap_us: 0,
+            dcqcn_increase_timer_us: 0,
+            dcqcn_increase_bytes: 0,
+            dcqcn_stages: 0,
+            dcqcn_additive_mbps: 0,
+            dcqcn_hyper_mbps: 0,
+            dcqcn_least_mbps: 0,
         }
     }
 }

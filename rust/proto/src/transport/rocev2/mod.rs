@@ -109,7 +109,7 @@ impl RoceV2 {
     pub fn new(config: &RoceConfig, environment: Environment) -> RoceV2 {
         let port = |&rate: &Rate| Port {
             window: window(config, rate, environment.base_rtt),
-            dcqcn: Params::new(config.dcqcn, rate),
+            dcqcn: Params::of(config, rate),
             ring: VecDeque::new(),
             control: VecDeque::new(),
         };
