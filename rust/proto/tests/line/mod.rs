@@ -17,7 +17,7 @@ pub struct Red {
     pub pmax: u64,
 }
 
-/// Decides whether a data packet is lost, when it leaves.
+/// Decides on a data packet when it leaves.
 pub type Loss = Box<dyn FnMut(&Packet) -> bool>;
 
 pub struct Line {
@@ -36,6 +36,8 @@ pub struct Line {
     pub met: (u64, u64),
     pub red: Option<Red>,
     pub loss: Loss,
+    /// Marks a data packet whatever the queue.
+    pub mark: Loss,
     rate: Rate,
     delay: Time,
     /// When each host's port is free.
@@ -75,6 +77,7 @@ impl Line {
             met: (0, 0),
             red: None,
             loss: Box::new(|_| false),
+            mark: Box::new(|_| false),
             rate,
             delay,
             free_at: vec![Time::ZERO; senders + 1],
@@ -83,6 +86,11 @@ impl Line {
             control: vec![VecDeque::new(); senders],
             draw: 1,
         }
+    }
+
+    /// Sets what the queue draws its marks from.
+    pub fn seed(&mut self, seed: u64) {
+        self.draw = seed;
     }
 
     /// A Write of `len` bytes.
@@ -179,7 +187,7 @@ impl Line {
         let backlog = self.rate.bytes_in(self.drained_at.since(self.now)).0;
         self.backlog = self.backlog.max(backlog);
         self.met = (self.met.0 + backlog, self.met.1 + 1);
-        if self.marks(backlog) {
+        if self.marks(backlog) | (self.mark)(&packet) {
             packet.envelope.ecn = Ecn::Ce;
         }
         self.drained_at = self.drained_at.max(self.now) + time;
