@@ -322,6 +322,10 @@ pub struct RoceConfig {
     pub dcqcn_hyper_mbps: u64,
     /// DCQCN: least rate of a QP, Mbit/s; 0 = the preset's.
     pub dcqcn_least_mbps: u64,
+    /// A QP that has lost something comes back to its rate in steps (NICs have it; what it does is ours). Off (ours).
+    pub slow_restart: bool,
+    /// The same after an idle time. Off (ours).
+    pub slow_restart_idle: bool,
 }
 
 impl Default for RoceConfig {
@@ -351,6 +355,8 @@ impl Default for RoceConfig {
             dcqcn_additive_mbps: 0,
             dcqcn_hyper_mbps: 0,
             dcqcn_least_mbps: 0,
+            slow_restart: false,
+            slow_restart_idle: false,
         }
     }
 }

@@ -19,6 +19,7 @@ mod responder;
 mod selective;
 mod sender;
 pub(crate) mod settings;
+mod slow_restart;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -33,6 +34,7 @@ use self::dcqcn::Params;
 use self::requester::Requester;
 use self::responder::{Order, Responder};
 use self::selective::Timers;
+use self::slow_restart::Ramp;
 use super::{Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
@@ -56,6 +58,7 @@ pub struct RoceV2 {
     host: HostId,
     /// Longest time between two requests for an acknowledgement, if packets are sent.
     patience: Time,
+    base_rtt: Time,
     /// Selective repeat, and its timers.
     selective: Option<Timers>,
     /// QPs of a connection; QP q of connection c is `qps[c × this + q]`, on plane q mod planes.
@@ -77,6 +80,8 @@ pub struct RoceV2 {
 struct Qp {
     requester: Requester,
     responder: Responder,
+    /// Slow restart, if it is on.
+    ramp: Option<Box<Ramp>>,
     connection: u32,
     /// UDP source port of everything that it sends.
     entropy: u16,
@@ -91,6 +96,7 @@ struct Qp {
 /// The port into one plane.
 #[derive(Debug)]
 struct Port {
+    rate: Rate,
     /// Packets that a QP may have in flight, each counted as a full one; 0 = no limit.
     window: u32,
     dcqcn: Option<Params>,
@@ -108,6 +114,7 @@ impl RoceV2 {
     /// A host without connections.
     pub fn new(config: &RoceConfig, environment: Environment) -> RoceV2 {
         let port = |&rate: &Rate| Port {
+            rate,
             window: window(config, rate, environment.base_rtt),
             dcqcn: Params::of(config, rate),
             ring: VecDeque::new(),
@@ -119,6 +126,7 @@ impl RoceV2 {
             config: config.clone(),
             host: environment.host,
             patience: Time(shortest.0 / REQUESTS_A_TIMEOUT),
+            base_rtt: environment.base_rtt,
             selective,
             qps_per_connection: config.qps_per_plane.max(1) * environment.ports.len() as u32,
             connections: Vec::new(),
@@ -221,6 +229,7 @@ impl RoceV2 {
         if rewound && ack.kind == RoceAckKind::SequenceNak {
             self.counters.gap_detections += 1;
             self.counts.count(0, index as usize, |c| c.lost_gap += 1);
+            self.slow_down(now, index);
         }
         if progress || rewound {
             self.restart_timer(now, index);
@@ -292,6 +301,7 @@ impl RoceV2 {
         // The timer runs again from the moment that the resent packet is on the wire.
         requester.expired(now, self.selective.map_or(Time::ZERO, |timers| timers.silence()));
         requester.deadline = Time::NEVER;
+        self.slow_down(now, index);
         self.queue_data(index);
     }
 
@@ -365,6 +375,7 @@ impl Transport for RoceV2 {
         self.qps.extend((0..self.qps_per_connection).map(|number| Qp {
             requester: Requester::new().selective(selective),
             responder: Responder::default().selective(selective),
+            ramp: Ramp::new(&self.config, self.ports[(number % planes) as usize].rate, self.base_rtt),
             connection: id,
             entropy: entropy(self.host, peer, number),
             number: number as u16,

@@ -274,7 +274,7 @@ impl Requester {
 }
 
 /// Time of one packet at `rate`, rounded up: a packet is short enough for 64 bits.
-fn serialisation(rate: Rate, len: u32) -> Time {
+pub(super) fn serialisation(rate: Rate, len: u32) -> Time {
     Time((u64::from(len) * 8).saturating_mul(PS_PER_S).div_ceil(rate.0.max(1)))
 }
 

@@ -227,6 +227,9 @@ impl RoceV2 {
         if progress || found_oldest {
             self.restart_timer(now, index);
         }
+        if found_oldest {
+            self.slow_down(now, index);
+        }
         self.queue_data(index);
     }
 

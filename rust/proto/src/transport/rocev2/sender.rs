@@ -70,6 +70,7 @@ impl RoceV2 {
                 continue;
             }
             let ready_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
+            let ready_at = qp.not_before(ready_at, now);
             if ready_at > now {
                 self.wake_at(index, ready_at);
                 continue;
@@ -96,6 +97,7 @@ impl RoceV2 {
             connection.outbox.sent(segment.len.into());
         }
         qp.requester.sent(port.dcqcn.as_ref(), now, len);
+        qp.ramp.iter_mut().for_each(|ramp| ramp.sent(now, len));
         let body = Body::RoceData(RoceData {
             segment,
             connection: connection.remote,
@@ -104,6 +106,7 @@ impl RoceV2 {
             ack_request: next.ack_request,
         });
         let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
+        let again_at = qp.not_before(again_at, now);
         // A timer for few packets is not one for more.
         let restart =
             qp.requester.deadline == Time::NEVER || qp.requester.in_flight() == FEW && self.selective.is_some();

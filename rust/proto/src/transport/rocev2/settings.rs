@@ -2,7 +2,7 @@
 
 use metaroce_wire::lengths;
 
-use super::{dcqcn, selective};
+use super::{dcqcn, selective, slow_restart};
 use crate::settings::Setting;
 use crate::transport::FIRST_PORT;
 
@@ -174,6 +174,26 @@ pub const ROCEV2: &[Setting] = &[
         "Least timer of selective repeat, in base round trips.",
     ),
     Setting::fixed("sack", "bytes", lengths::SACK as u64, "ours; IRN's is one number", "In every selective ACK."),
+    Setting::switch(
+        "slow_restart",
+        "ours: off; what NICs do is not public",
+        "After a loss, back to line rate in steps.",
+    ),
+    Setting::switch("slow_restart_idle", "ours: off; what NICs do is not public", "The same after an idle time."),
+    Setting::fixed(
+        "slow_restart_shift",
+        "shift",
+        slow_restart::SHIFT as u64,
+        "ours: 3 round trips to line rate",
+        "It begins at 2^-this of the line rate, doubled each base round trip.",
+    ),
+    Setting::fixed(
+        "slow_restart_idle_time",
+        "round trips",
+        slow_restart::IDLE_RTTS,
+        "ours: beyond the gaps of a busy QP",
+        "Idle: nothing in flight, and nothing sent for so many.",
+    ),
     Setting::fixed("dcqcn_paper_gain", "1/1024", dcqcn::PAPER.gain, "SIGCOMM 2015", "g of alpha."),
     Setting::fixed(
         "dcqcn_paper_first_alpha",
