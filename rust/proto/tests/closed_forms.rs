@@ -23,8 +23,6 @@
 
 mod line;
 
-use std::collections::BTreeSet;
-
 use line::{Line, bernoulli};
 use metaroce_proto::{DcqcnPreset, Recovery, RoceConfig, RoceTimer};
 use metaroce_wire::{Body, Bytes, Packet, Rate, Time, lengths};
@@ -81,6 +79,11 @@ fn moments(p: f64, rewind: f64, timer: impl Fn(u32) -> f64) -> (f64, f64) {
     (mean, square - mean * mean)
 }
 
+/// Slots that a first loss costs.
+fn rewind(p: f64) -> f64 {
+    W + p / (1.0 - p)
+}
+
 struct Cell {
     p: f64,
     packets: u64,
@@ -132,27 +135,30 @@ fn a_loss_costs_120_slots_and_a_lost_resend_the_timer() {
     }
 }
 
+/// Without timer: a packet that the receiver missed as the one it expected comes through the next time.
+fn measure_pure(cell: &Cell) -> f64 {
+    let mut line = saturated(&single(0), cell.packets);
+    let mut draw = bernoulli(cell.p, cell.seed);
+    let (mut expected, mut spared) = (0, None);
+    line.loss = Box::new(move |packet| {
+        let psn = sequence_number(packet);
+        let lost = draw() && spared != Some(psn);
+        if psn == expected && lost {
+            spared = Some(psn);
+        } else if psn == expected {
+            expected += 1;
+        }
+        lost
+    });
+    let measured = slots_a_packet(&mut line, cell.packets);
+    assert_eq!(line.hosts[0].counters().timeouts, 0);
+    measured
+}
+
 #[test]
 fn pure_go_back_n_meets_its_closed_form() {
     for cell in &CELLS {
-        let mut line = saturated(&single(0), cell.packets);
-        let mut draw = bernoulli(cell.p, cell.seed);
-        let mut spared = BTreeSet::new();
-        // What the receiver will take next: a packet that it lost there once comes through the next time.
-        let mut expected = 0;
-        line.loss = Box::new(move |packet| {
-            let psn = sequence_number(packet);
-            let lost = draw() && !(psn == expected && spared.contains(&psn));
-            if psn == expected && lost {
-                spared.insert(psn);
-            } else if psn == expected {
-                expected += 1;
-            }
-            lost
-        });
-        let measured = slots_a_packet(&mut line, cell.packets);
-        assert_eq!(line.hosts[0].counters().timeouts, 0);
-        let z = report("go-back-N, T 0", cell, measured, moments(cell.p, W + cell.p / (1.0 - cell.p), |_| 0.0));
+        let z = report("go-back-N, T 0", cell, measure_pure(cell), moments(cell.p, rewind(cell.p), |_| 0.0));
         assert!(z.abs() < 3.0, "p {}, seed {}: {z:.2} standard errors", cell.p, cell.seed);
     }
 }
@@ -163,10 +169,10 @@ fn fixed_timer(exponent: u32, window_percent: u32) {
     let config = RoceConfig { timer: RoceTimer::Fixed, timeout_exponent: exponent, ..single(window_percent) };
     let name = format!("go-back-N, T {:.2} ms", 4.096e-3 * f64::from(1u32 << exponent));
     for cell in &CELLS {
-        let (rewind, measured) = (W + cell.p / (1.0 - cell.p), measure(&config, cell));
-        let z = report(&name, cell, measured, moments(cell.p, rewind, |_| timeout));
+        let measured = measure(&config, cell);
+        let z = report(&name, cell, measured, moments(cell.p, rewind(cell.p), |_| timeout));
         assert!(z.abs() < 3.0, "p {}, seed {}: {z:.2} standard errors", cell.p, cell.seed);
-        let other = moments(cell.p, rewind, |_| 0.7 * timeout);
+        let other = moments(cell.p, rewind(cell.p), |_| 0.7 * timeout);
         let apart = (measured - other.0) / (other.1 / cell.packets as f64).sqrt();
         assert!(cell.p < 0.1 || apart > 5.0, "0.7 T is {apart:.1} standard errors away");
     }
@@ -193,9 +199,9 @@ fn go_back_n_on_the_adaptive_ladder_meets_its_closed_form() {
         let config = RoceConfig { adaptive_base_ps: ps, ..single(250) };
         let rung = |k: u32| f64::from(1 << k.min(3)) * ps as f64 / slot();
         for cell in &CELLS[2..] {
-            let (rewind, measured) = (W + cell.p / (1.0 - cell.p), measure(&config, cell));
+            let measured = measure(&config, cell);
             let name = format!("ladder from {milliseconds} ms");
-            let z = report(&name, cell, measured, moments(cell.p, rewind, rung));
+            let z = report(&name, cell, measured, moments(cell.p, rewind(cell.p), rung));
             assert!(z.abs() < 3.0, "p {}, seed {}: {z:.2} standard errors", cell.p, cell.seed);
         }
     }
@@ -209,7 +215,7 @@ fn go_back_n_without_a_window_costs_the_same() {
     let config = RoceConfig { timer: RoceTimer::Fixed, timeout_exponent: 7, ..single(0) };
     let timeout = (4.096e6 * 128.0 / slot()).ceil();
     let measured = measure(&config, cell);
-    let z = report("no window, T 0.52 ms", cell, measured, moments(cell.p, W + cell.p / (1.0 - cell.p), |_| timeout));
+    let z = report("no window, T 0.52 ms", cell, measured, moments(cell.p, rewind(cell.p), |_| timeout));
     assert!(z.abs() < 3.0, "{z:.2} standard errors");
 }
 
@@ -233,25 +239,25 @@ fn selective(window_percent: u32) -> RoceConfig {
     RoceConfig { recovery: Recovery::SelectiveRepeat, ..single(window_percent) }
 }
 
+/// Packets placed in `slots` slots.
+fn measure_selective(p: f64, seed: u64, slots: u64) -> (Line, f64) {
+    let mut line = saturated(&selective(0), slots);
+    let mut lost = bernoulli(p, seed);
+    line.loss = Box::new(move |_| lost());
+    line.run_until(Time((slots as f64 * slot()) as u64 + DELAY.0));
+    assert_eq!(line.hosts[1].counters().duplicates, 0, "nothing is sent in vain");
+    let eta = line.placed[0] as f64 / slots as f64;
+    (line, eta)
+}
+
 #[test]
 fn selective_repeat_delivers_all_that_is_not_lost() {
     for (p, seed) in [(1e-4, 21), (1e-3, 22), (1e-2, 23), (1e-1, 24)] {
         let slots = 500_000;
-        let mut line = saturated(&selective(0), slots);
-        let mut lost = bernoulli(p, seed);
-        line.loss = Box::new(move |_| lost());
-        line.run_until(Time((slots as f64 * slot()) as u64 + DELAY.0));
-        let (placed, counters) = (line.placed[0] as f64, *line.hosts[1].counters());
-        let deviation = (slots as f64 * p * (1.0 - p)).sqrt();
-        let z = (placed - slots as f64 * (1.0 - p)) / deviation;
-        println!(
-            "{:>22} p {p:<6} eta {:.4} form {:.4} z {z:+.2} seed {seed}",
-            "selective repeat",
-            placed / slots as f64,
-            1.0 - p
-        );
+        let (line, eta) = measure_selective(p, seed, slots);
+        let z = (eta - (1.0 - p)) / (p * (1.0 - p) / slots as f64).sqrt();
+        println!("{:>22} p {p:<6} eta {eta:.4} form {:.4} z {z:+.2} seed {seed}", "selective repeat", 1.0 - p);
         assert!(z.abs() < 3.0, "p {p}, seed {seed}: {z:.2} standard errors");
-        assert_eq!(counters.duplicates, 0, "nothing is sent in vain");
         assert!(p < 0.01 || line.hosts[0].counters().timeouts > 20, "lost resends are part of it");
     }
 }
@@ -266,5 +272,27 @@ fn a_window_of_one_product_costs_selective_repeat_a_round_trip_a_loss() {
         let variance = cell.p * (2.0 * W - window) * (2.0 * W - window);
         let z = report(&format!("selective, window {window}"), &cell, measured, (mean, variance));
         assert!(z.abs() < 3.0, "window {window}: {z:.2} standard errors");
+    }
+}
+
+/// Prints the table of docs/rocev2.md.
+#[test]
+#[ignore = "long: many packets, for rare cells"]
+fn the_table_of_the_documentation() {
+    println!("| p | T 0 | T 0.52 ms | T 4.19 ms | T 67.1 ms | selective repeat |\n|---|---|---|---|---|---|");
+    for (p, packets) in [(1e-4, 10_000_000), (1e-3, 10_000_000), (1e-2, 3_000_000), (1e-1, 300_000)] {
+        let cell = Cell { p, packets, seed: 1 };
+        print!("| {p} ");
+        for exponent in [0, 7, 10, 14] {
+            let timeout = if exponent == 0 { 0.0 } else { 4.096e6 * f64::from(1u32 << exponent) / slot() };
+            let config = RoceConfig { timer: RoceTimer::Fixed, timeout_exponent: exponent, ..single(250) };
+            let measured = if exponent == 0 { measure_pure(&cell) } else { measure(&config, &cell) };
+            let (mean, variance) = moments(p, rewind(p), |_| timeout);
+            let z = (measured - mean) / (variance / packets as f64).sqrt();
+            print!("| {:.5} / {:.5} ({:+.1}) ", 1.0 / measured, 1.0 / mean, -z);
+        }
+        let (_, eta) = measure_selective(p, 1, packets);
+        let z = (eta - (1.0 - p)) / (p * (1.0 - p) / packets as f64).sqrt();
+        println!("| {eta:.5} / {:.5} ({z:+.1}) |", 1.0 - p);
     }
 }

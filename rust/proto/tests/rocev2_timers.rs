@@ -145,7 +145,7 @@ fn a_loss_or_a_timeout_restarts_at_an_eighth_and_doubles_every_round_trip() {
                 Body::RoceAck(ack) => ack.kind == RoceAckKind::SequenceNak,
                 body => matches!(body, Body::RoceSack(_)),
             });
-            let resent = pair.log.iter().filter(|(_, p)| matches!(&p.body, Body::RoceData(d) if d.psn == 200)).last();
+            let resent = pair.log.iter().rfind(|(_, p)| matches!(&p.body, Body::RoceData(d) if d.psn == 200));
             let from = if twice { resent.expect("a resend").0 } else { told.expect("a gap").0 };
             // With selective repeat and no window, new data goes on during the timeout, and is all there then.
             if recovery == Recovery::GoBackN || !twice {
