@@ -52,11 +52,13 @@ def test_a_transport_is_a_name_or_a_dict_with_overrides():
     assert resolve_transport({"kind": "metaroce"}) == TRANSPORTS["metaroce"]
 
 
-def test_both_timer_settings_of_rocev2_are_named():
+def test_both_timer_settings_and_both_recoveries_of_rocev2_are_named():
     assert [name for name, choice in TRANSPORTS.items() if choice.kind == "rocev2"] == [
         "rocev2-adaptive",
         "rocev2-67ms",
+        "rocev2-sr",
     ]
+    assert resolve_transport("rocev2-sr").spec() == {"kind": "rocev2", "recovery": "selective-repeat"}
 
 
 @pytest.mark.parametrize("value", ["tcp", {"kind": "tcp"}, {"timer": "fixed"}, 5, {"kind": 3}])

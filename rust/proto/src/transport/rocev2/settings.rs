@@ -43,7 +43,7 @@ pub const ROCEV2: &[Setting] = &[
         "qps_per_plane",
         "QPs",
         (1, 256),
-        "ours: best of 1 to 32 QPs on 4 planes, no loss",
+        "ours: best of 1 to 32, 4 planes, no loss",
         "QPs of a peer pair in each plane; messages are split over all.",
     ),
     Setting::number(
