@@ -5,6 +5,7 @@ use metaroce_wire::{HostId, Rate, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{self, RangeError, Setting};
+use crate::transport::rocev2::settings::LONGEST_TIMER;
 
 /// What an endpoint is told of its place in the world: a NIC knows its ports, and is configured
 /// with a base round trip time as NICs of this class are.
@@ -31,7 +32,7 @@ pub enum TransportConfig {
 }
 
 impl TransportConfig {
-    /// Checks every number against its row in [`TransportConfig::settings`].
+    /// Checks every number against its row in [`TransportConfig::settings`], and what must be in order.
     ///
     /// # Errors
     /// [`RangeError`] for the first one out of range.
@@ -39,7 +40,16 @@ impl TransportConfig {
         settings::check(
             self.settings(),
             &serde_json::to_value(self).unwrap_or_default(), /* plain fields: cannot fail */
-        )
+        )?;
+        match self {
+            TransportConfig::RoceV2(roce) if roce.rto_high_ps < roce.rto_low_ps => Err(RangeError {
+                field: "rto_high_ps",
+                value: roce.rto_high_ps,
+                least: roce.rto_low_ps,
+                most: LONGEST_TIMER,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// What can be set, and the constants that cannot.

@@ -8,6 +8,8 @@ use crate::transport::FIRST_PORT;
 
 const MICROSECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000 * MICROSECOND;
+/// Most that a timer may be set to, picoseconds.
+pub const LONGEST_TIMER: u64 = SECOND;
 
 /// Rows of `RoceConfig`, then the constants.
 pub const ROCEV2: &[Setting] = &[
@@ -78,14 +80,14 @@ pub const ROCEV2: &[Setting] = &[
     Setting::number(
         "rto_low_ps",
         "ps",
-        (MICROSECOND, SECOND),
+        (MICROSECOND, LONGEST_TIMER),
         "IRN (SIGCOMM 2018)",
         "Selective repeat: timer with fewer than 3 packets in flight.",
     ),
     Setting::number(
         "rto_high_ps",
         "ps",
-        (MICROSECOND, SECOND),
+        (MICROSECOND, LONGEST_TIMER),
         "IRN (SIGCOMM 2018)",
         "Selective repeat: timer with 3 packets or more in flight.",
     ),
