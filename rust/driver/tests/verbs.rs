@@ -2,7 +2,10 @@
 
 mod common;
 
-use common::{COMPARE_SWAP, Entry, FETCH_ADD, FLUSH, Job, NOOP, Net, READ, RECV, SEND, SMALL, WRITE, WRITE_IMM, entry};
+use common::{
+    COMPARE_SWAP, Entry, FETCH_ADD, FLUSH, Job, NOOP, Net, READ, RECV, SEND, SMALL, WRITE, WRITE_IMM, counter, entry,
+    unaccounted,
+};
 use metaroce_driver::{Denied, Outcome, Region, Status, WqeResult};
 use serde_json::{Value, json};
 
@@ -29,8 +32,14 @@ fn job() -> Job {
     job
 }
 
+const KINDS: [&str; 2] = ["metaroce", "rocev2"];
+
 fn spec(change: impl Fn(&mut Value)) -> Value {
-    let mut spec = NET.spec("metaroce", 2);
+    spec_of("metaroce", change)
+}
+
+fn spec_of(kind: &str, change: impl Fn(&mut Value)) -> Value {
+    let mut spec = NET.spec(kind, 2);
     spec["on_error"] = json!("continue");
     spec["payload"] = json!({"dtype": "int8"});
     spec["memory_bytes"] = json!(MEMORY);
@@ -63,12 +72,14 @@ fn writes_with_immediate_data_complete_a_receive_with_it() {
     job.ranks[0].push(Entry { remote: OPEN, imm: 77, ..entry(WRITE_IMM, 1, 0, BYTES) });
     job.ranks[0].push(Entry { imm: 78, ..entry(WRITE_IMM, 1, 0, 0) });
     job.ranks[1].push(entry(RECV, 0, 0, 0));
-    job.ranks[1].push(entry(RECV, 0, 0, 0));
-    let (outcome, memory) = run(&job, &spec(|_| {}));
-    assert_eq!(outcome.status, Status::Done);
-    assert_eq!(bytes(&memory, 1, OPEN, BYTES), bytes(&memory, 0, 0, BYTES));
-    let imm = |imm, bytes| WqeResult { imm, ..ok(bytes) };
-    assert_eq!(outcome.wqe_results, [ok(BYTES), ok(0), imm(77, BYTES), imm(78, 0)]);
+    job.ranks[1].push(Entry { start: 40_000_000, ..entry(RECV, 0, 0, 0) });
+    for kind in KINDS {
+        let (outcome, memory) = run(&job, &spec_of(kind, |_| {}));
+        assert_eq!(outcome.status, Status::Done);
+        assert_eq!(bytes(&memory, 1, OPEN, BYTES), bytes(&memory, 0, 0, BYTES));
+        let imm = |imm, bytes| WqeResult { imm, ..ok(bytes) };
+        assert_eq!(outcome.wqe_results, [ok(BYTES), ok(0), imm(77, BYTES), imm(78, 0)], "{kind}");
+    }
 }
 
 #[test]
@@ -81,6 +92,20 @@ fn reads_fetch_and_a_flush_comes_after_the_write_before_it() {
         let (outcome, memory) = run(&job, &spec(|s| s["loss"] = json!({"probability": loss})));
         assert_eq!(outcome.wqe_results, [ok(BYTES), ok(0), ok(BYTES)]);
         assert_eq!(bytes(&memory, 0, OPEN, BYTES), bytes(&memory, 0, 0, BYTES));
+    }
+}
+
+#[test]
+fn a_fenced_read_sees_the_write_before_it_without_a_flush() {
+    for kind in KINDS {
+        for loss in [0.0, 0.1] {
+            let mut job = job();
+            job.ranks[0].push(Entry { remote: OPEN, ..entry(WRITE, 1, 0, BYTES) });
+            job.ranks[0].push(Entry { remote: OPEN, flags: 1, ..entry(READ, 1, OPEN, BYTES) });
+            let (outcome, memory) = run(&job, &spec_of(kind, |s| s["loss"] = json!({"probability": loss})));
+            assert_eq!(outcome.wqe_results, [ok(BYTES), ok(BYTES)]);
+            assert_eq!(bytes(&memory, 0, OPEN, BYTES), bytes(&memory, 0, 0, BYTES), "{kind}");
+        }
     }
 }
 
@@ -97,14 +122,38 @@ fn atomics_take_effect_once_each_and_return_what_was_there() {
     let sum = before.wrapping_add((1..=50).sum());
     job.ranks[0].push(Entry { remote: at, operands: [sum, 5], ..entry(COMPARE_SWAP, 1, 8 * 50, 8) });
     job.ranks[0].push(Entry { remote: at, operands: [sum, 6], ..entry(COMPARE_SWAP, 1, 8 * 51, 8) });
-    let (outcome, memory) = run(&job, &spec(|s| s["loss"] = json!({"probability": 0.1})));
-    assert!(outcome.wqe_results.iter().all(|result| *result == ok(8)), "{:?}", outcome.wqe_results);
-    let mut stands = before;
-    for k in 0..50u64 {
-        assert_eq!(word(&memory, 0, 8 * k), stands, "answer {k}");
-        stands = stands.wrapping_add(k + 1);
+    for kind in KINDS {
+        let (outcome, memory) = run(&job, &spec_of(kind, |s| s["loss"] = json!({"probability": 0.1})));
+        assert!(outcome.wqe_results.iter().all(|result| *result == ok(8)), "{:?}", outcome.wqe_results);
+        let mut stands = before;
+        for k in 0..50u64 {
+            assert_eq!(word(&memory, 0, 8 * k), stands, "answer {k} of {kind}");
+            stands = stands.wrapping_add(k + 1);
+        }
+        assert_eq!((word(&memory, 0, 8 * 50), word(&memory, 0, 8 * 51), word(&memory, 1, at)), (sum, 5, 5));
     }
-    assert_eq!((word(&memory, 0, 8 * 50), word(&memory, 0, 8 * 51), word(&memory, 1, at)), (sum, 5, 5));
+}
+
+#[test]
+fn requests_and_answers_are_accounted_for() {
+    for kind in KINDS {
+        for seed in 0..20 {
+            let mut job = job();
+            for k in 0..6 {
+                job.ranks[0].push(Entry { remote: OPEN, stream: k, ..entry(READ, 1, OPEN, BYTES) });
+                job.ranks[1].push(Entry { remote: OPEN, stream: k, ..entry(FETCH_ADD, 0, u64::from(k) * 8, 8) });
+            }
+            let lossy = |s: &mut Value| {
+                s["loss"] = json!({"probability": 0.05});
+                s["seed"] = json!(seed);
+                s["fabric"]["control_priority"] = json!(seed % 2 == 0);
+            };
+            let (outcome, _) = run(&job, &spec_of(kind, lossy));
+            assert_eq!((outcome.status, unaccounted(&outcome)), (Status::Done, 0), "{kind}, seed {seed}");
+            let once = counter(&outcome, "placed_bytes");
+            assert_eq!(once, 6 * (BYTES + 8), "{kind}, seed {seed}: each byte is placed once");
+        }
+    }
 }
 
 // [I9]
@@ -114,10 +163,12 @@ fn a_fenced_write_does_not_overtake_the_read_before_it() {
     job.ranks[0].push(Entry { remote: OPEN, ..entry(READ, 1, OPEN, BYTES) });
     job.ranks[0].push(Entry { remote: OPEN, flags: 1, ..entry(WRITE, 1, 0, BYTES) });
     let old = job.initial.clone().expect("set");
-    let (outcome, memory) = run(&job, &spec(|s| s["loss"] = json!({"probability": 0.1})));
-    assert_eq!(outcome.wqe_results, [ok(BYTES), ok(BYTES)]);
-    assert_eq!(bytes(&memory, 0, OPEN, BYTES), bytes(&old, 1, OPEN, BYTES));
-    assert_eq!(bytes(&memory, 1, OPEN, BYTES), bytes(&old, 0, 0, BYTES));
+    for kind in KINDS {
+        let (outcome, memory) = run(&job, &spec_of(kind, |s| s["loss"] = json!({"probability": 0.1})));
+        assert_eq!(outcome.wqe_results, [ok(BYTES), ok(BYTES)]);
+        assert_eq!(bytes(&memory, 0, OPEN, BYTES), bytes(&old, 1, OPEN, BYTES), "{kind}");
+        assert_eq!(bytes(&memory, 1, OPEN, BYTES), bytes(&old, 0, 0, BYTES), "{kind}");
+    }
 }
 
 // [I2] [I5]
@@ -143,14 +194,22 @@ fn what_a_region_does_not_allow_is_an_access_error_and_flushes_the_stream() {
         job.ranks[0].push(Entry { stream: 1, ..entry(SEND, 1, 0, BYTES) });
         job.ranks[1].push(Entry { stream: 1, ..entry(RECV, 0, 0, BYTES) });
         let old = job.initial.clone().expect("set");
-        let (outcome, memory) = run(&job, &spec(|_| {}));
-        let results = outcome.wqe_results;
-        assert_eq!((results[0].status, results[1].status), (4, 3), "op {op} rkey {rkey} at {remote}");
-        assert_eq!(results[2..], [ok(BYTES), ok(BYTES)]);
-        // Packets before the one that leaves the region are inside it (F1), and placed.
-        let from = if remote == 1 { OPEN + BYTES } else { OPEN };
-        let rest = MEMORY as u64 - from;
-        assert!(bytes(&memory, 1, from, rest) == bytes(&old, 1, from, rest), "op {op} rkey {rkey} at {remote} wrote");
+        for kind in KINDS {
+            job.ranks[0][1].op = if kind == "rocev2" { SEND } else { FLUSH };
+            let (outcome, memory) = run(&job, &spec_of(kind, |_| {}));
+            let results = outcome.wqe_results;
+            assert_eq!((results[0].status, results[1].status), (4, 3), "op {op} rkey {rkey} at {remote} of {kind}");
+            match kind {
+                // The queue pairs of two hosts share its QPs, and end together.
+                "rocev2" => assert_eq!(results[2..], [ended(3, BYTES), ended(3, 0)]),
+                _ => assert_eq!(results[2..], [ok(BYTES), ok(BYTES)]),
+            }
+            // Packets before the one that leaves the region are inside it (F1), and placed.
+            let from = if remote == 1 { OPEN + BYTES } else { OPEN };
+            let rest = MEMORY as u64 - from;
+            let same = bytes(&memory, 1, from, rest) == bytes(&old, 1, from, rest);
+            assert!(same, "op {op} rkey {rkey} at {remote} of {kind} wrote");
+        }
     }
 }
 
@@ -172,9 +231,11 @@ fn a_send_longer_than_its_receive_is_a_length_error_at_both_ends() {
     job.ranks[0].push(entry(SEND, 1, 0, BYTES));
     job.ranks[1].push(entry(RECV, 0, 0, BYTES - 1));
     job.ranks[1].push(entry(RECV, 0, 0, BYTES));
-    let (outcome, _) = run(&job, &spec(|_| {}));
-    let status: Vec<u8> = outcome.wqe_results.iter().map(|result| result.status).collect();
-    assert_eq!(status, [5, 5, 3]);
+    for kind in KINDS {
+        let (outcome, _) = run(&job, &spec_of(kind, |_| {}));
+        let status: Vec<u8> = outcome.wqe_results.iter().map(|result| result.status).collect();
+        assert_eq!(status, [5, 5, 3], "{kind}");
+    }
 }
 
 #[test]
@@ -182,9 +243,16 @@ fn a_send_without_a_receive_ends_with_receiver_not_ready() {
     let mut job = job();
     job.ranks[0].push(entry(SEND, 1, 0, BYTES));
     job.ranks[0].push(entry(SEND, 1, 0, BYTES));
-    let (outcome, _) = run(&job, &spec(|_| {}));
-    assert_eq!(outcome.status, Status::Done);
-    assert_eq!((outcome.wqe_results[0].status, outcome.wqe_results[1].status), (2, 3));
+    for kind in KINDS {
+        let limit = |spec: &mut Value| {
+            if kind == "rocev2" {
+                spec["transport"]["rnr_retry"] = json!(6);
+            }
+        };
+        let (outcome, _) = run(&job, &spec_of(kind, limit));
+        assert_eq!(outcome.status, Status::Done);
+        assert_eq!((outcome.wqe_results[0].status, outcome.wqe_results[1].status), (2, 3), "{kind}");
+    }
 }
 
 #[test]
@@ -197,9 +265,11 @@ fn an_unreachable_peer_ends_everything_once() {
     job.ranks[0].push(Entry { deps: vec![0], ..entry(WRITE, 1, 0, BYTES) });
     job.ranks[0].push(Entry { deps: vec![0], ..entry(RECV, 1, 0, BYTES) });
     let down = |plane: u32| json!({"at_ps": 0, "target": "plane", "id": plane, "up": false});
-    let (outcome, _) = run(&job, &spec(|s| s["faults"] = json!([down(0), down(1)])));
-    let status: Vec<u8> = outcome.wqe_results.iter().map(|result| result.status).collect();
-    assert_eq!((outcome.status, status), (Status::Done, vec![1, 3, 3, 3, 3, 3]));
+    for kind in KINDS {
+        let (outcome, _) = run(&job, &spec_of(kind, |s| s["faults"] = json!([down(0), down(1)])));
+        let status: Vec<u8> = outcome.wqe_results.iter().map(|result| result.status).collect();
+        assert_eq!((outcome.status, status), (Status::Done, vec![1, 3, 3, 3, 3, 3]), "{kind}");
+    }
 }
 
 #[test]
@@ -208,8 +278,10 @@ fn an_unsignaled_success_is_marked_and_an_unsignaled_error_is_told() {
     job.regions.push(region(1, OPEN, BYTES, 1));
     job.ranks[0].push(Entry { rkey: 1, flags: 2, ..entry(WRITE, 1, 0, BYTES) });
     job.ranks[0].push(Entry { rkey: 1, flags: 2, ..entry(WRITE, 1, 0, BYTES + 1) });
-    let (outcome, _) = run(&job, &spec(|_| {}));
-    assert_eq!(outcome.wqe_results, [ended(8, BYTES), ended(4, BYTES + 1)]);
+    for kind in KINDS {
+        let (outcome, _) = run(&job, &spec_of(kind, |_| {}));
+        assert_eq!(outcome.wqe_results, [ended(8, BYTES), ended(4, BYTES + 1)], "{kind}");
+    }
 }
 
 #[test]
@@ -240,17 +312,12 @@ fn what_cannot_be_is_refused_with_column_and_value() {
         change(&mut job, &mut spec);
         job.try_run(&spec).expect_err("refused")
     };
-    let rocev2 = |op: u8| {
-        move |job: &mut Job, spec: &mut Value| {
-            spec["transport"]["kind"] = json!("rocev2");
-            job.ranks[0][0] = entry(op, 1, 0, if op == FLUSH { 0 } else { 8 });
-        }
-    };
-    let cases: [(&[&str], String); 17] = [
-        (&["op[0]", "READ", "rocev2", "SEND, RECV, WRITE, COPY, SUM, NOOP"], told(&rocev2(READ))),
-        (&["op[0]", "COMPARE_SWAP", "rocev2"], told(&rocev2(COMPARE_SWAP))),
-        (&["op[0]", "FLUSH", "rocev2"], told(&rocev2(FLUSH))),
-        (&["op[0]", "WRITE_IMM", "rocev2"], told(&rocev2(WRITE_IMM))),
+    let no_flush = told(&|job, spec| {
+        spec["transport"]["kind"] = json!("rocev2");
+        job.ranks[0][0] = entry(FLUSH, 1, 0, 0);
+    });
+    let cases: [(&[&str], String); 14] = [
+        (&["op[0]", "FLUSH", "rocev2", "READ, COMPARE_SWAP, FETCH_ADD"], no_flush),
         (&["op[0]", "11", "0 to 10"], told(&|j, _| j.ranks[0][0].op = 11)),
         (&["bytes[0]", "9", "8"], told(&|j, _| j.ranks[0][0] = entry(FETCH_ADD, 1, 0, 9))),
         (&["bytes[0]", "1", "0"], told(&|j, _| j.ranks[0][0] = entry(FLUSH, 1, 0, 1))),

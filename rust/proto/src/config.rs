@@ -285,7 +285,7 @@ pub struct RoceConfig {
     pub mtu: u32,
     /// Timer setting; each result names it.
     pub timer: RoceTimer,
-    /// t of the fixed timer, 4.096 us × 2^t. 14 = 67 ms: the verbs default.
+    /// t of the fixed timer, 4.096 us × 2^t. 14 = 67 ms: the verbs default. 0 = no timer (IBTA).
     pub timeout_exponent: u32,
     /// First step of the adaptive ladder, picoseconds, doubled up to 8 ×: 2 ms.
     pub adaptive_base_ps: u64,
@@ -298,14 +298,23 @@ pub struct RoceConfig {
     pub split_bytes: u64,
     /// In-order packets that one ACK may cover (ours: 8).
     pub ack_every: u32,
-    /// Bytes that a QP may have unacknowledged, percent of its port's bandwidth-delay product; 0 =
+    /// Bytes that a QP may have unacknowledged, those of a Read being its answer's, percent of its port's bandwidth-delay product; 0 =
     /// no limit. NICs have such a transmit window for lossy fabrics; its size is ours: with 8 QPs a
     /// port, 25 lets a peer pair fill its path twice, and larger ones only overflow queues.
     pub window_percent: u32,
     /// Rate control.
     pub dcqcn: DcqcnPreset,
-    /// Wait of a requester after an RNR NAK, picoseconds (IBTA table, 0.01 ms step).
-    pub rnr_delay_ps: u64,
+    /// What an RNR NAK asks its requester to wait, as IBTA's 5-bit code: 1 = 0.01 ms, 31 = 491.52 ms, 0 = 655.36 ms.
+    pub rnr_timer: u32,
+    /// RNR NAKs in a row without progress before the QP fails; 7 = no limit.
+    pub rnr_retry: u32,
+    /// Longest time that the fixed timer may take, percent of the nominal one. IBTA allows 400; the default is in
+    /// this baseline's favour.
+    pub timeout_spread_percent: u32,
+    /// Reads and atomics of a QP that may wait for their answers; the peer remembers as many results of atomics.
+    pub read_depth: u32,
+    /// First packet sequence number of every QP, 24 bits.
+    pub first_psn: u32,
     /// What is sent again after a loss. With selective repeat, the two timers below take the place of `timer`.
     pub recovery: Recovery,
     /// Selective repeat: timer with fewer than 3 packets in flight, picoseconds (IRN: 100 us).
@@ -351,7 +360,11 @@ impl Default for RoceConfig {
             ack_every: 8,
             window_percent: 25,
             dcqcn: DcqcnPreset::Nic,
-            rnr_delay_ps: 10_000_000,
+            rnr_timer: 1,
+            rnr_retry: 7,
+            timeout_spread_percent: 100,
+            read_depth: 16,
+            first_psn: 0,
             recovery: Recovery::GoBackN,
             rto_low_ps: 100_000_000,
             rto_high_ps: 320_000_000,

@@ -8,6 +8,7 @@
 //! business of this ledger.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use metaroce_wire::{ConnId, HostId, Opcode, Request, Segment, StreamId, Verdict, prefetch};
 
@@ -173,19 +174,8 @@ impl Inbox {
         if request.message < stream.base {
             return Placed::Duplicate;
         }
-        let address = match request.opcode {
-            Opcode::Read => regions.resolve(request.rkey, request.address, request.operands[0], Access::READ),
-            Opcode::CompareSwap | Opcode::FetchAdd if request.address.is_multiple_of(8) => {
-                regions.resolve(request.rkey, request.address, 8, Access::ATOMIC)
-            }
-            Opcode::Flush => Some(0),
-            _ => None,
-        };
-        let Some(address) = address else {
-            let Request { message, stream: id, opcode, .. } = *request;
-            let refused = Segment { message, stream: id, opcode, ..Segment::default() };
-            stream.fail(&refused, Verdict::AccessError, &mut effect);
-            return Placed::Refused(Verdict::AccessError);
+        let Some(address) = asked_address(request, regions) else {
+            return Placed::Refused(stream.fail_request(request, effect));
         };
         let message = stream.message(request.message, || InMessage::new(1, request.opcode, 0));
         // [I8]
@@ -202,6 +192,43 @@ impl Inbox {
         }
         stream.advance(request.stream, &mut effect);
         Placed::Taken
+    }
+
+    /// Takes a request for `packets` of the `of` packets of its message, whose turn has come as soon as it is here
+    /// and which comes once: the address in our memory that it is to be executed at, now.
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn take(
+        &mut self,
+        request: &Request,
+        (packets, of): (Range<u32>, u32),
+        regions: &Regions,
+        mut effect: impl FnMut(Effect),
+    ) -> Result<u64, Verdict> {
+        let stream = self.stream(request.stream);
+        if let Some(why) = stream.refusal(request.message) {
+            return Err(why);
+        }
+        let Some(address) = asked_address(request, regions) else {
+            return Err(stream.fail_request(request, effect));
+        };
+        if request.message >= stream.base {
+            let message = stream.message(request.message, || InMessage::new(of, request.opcode, 0));
+            message.missing -= packets.filter(|&packet| message.arrived.insert(packet)).count() as u32;
+            stream.advance(request.stream, &mut effect);
+        }
+        Ok(address)
+    }
+
+    /// Whether the receive that the message of `segment` uses up is not posted, as far as is known: earlier messages
+    /// that have not shown themselves may need receives too.
+    pub fn lacks_receive(&self, segment: &Segment) -> bool {
+        let Some(stream) = self.streams.get(segment.stream.index()) else { return true };
+        let Some(before) = segment.message.checked_sub(stream.base) else { return false };
+        let takes = |message: &&InMessage| message.missing != UNSEEN && message.opcode.takes_receive();
+        let earlier = stream.messages.iter().take(before as usize).filter(takes).count();
+        earlier >= stream.receives.len()
     }
 
     /// Hints the processor at a stream.
@@ -243,6 +270,18 @@ impl Inbox {
     }
 }
 
+/// What a request names in our memory, if it may.
+pub fn asked_address(request: &Request, regions: &Regions) -> Option<u64> {
+    match request.opcode {
+        Opcode::Read => regions.resolve(request.rkey, request.address, request.operands[0], Access::READ),
+        Opcode::CompareSwap | Opcode::FetchAdd if request.address.is_multiple_of(8) => {
+            regions.resolve(request.rkey, request.address, 8, Access::ATOMIC)
+        }
+        Opcode::Flush => Some(0),
+        _ => None,
+    }
+}
+
 impl InStream {
     /// Where a segment goes in our memory.
     #[inline]
@@ -281,6 +320,14 @@ impl InStream {
     fn refusal(&self, number: u32) -> Option<Verdict> {
         let (first, why) = self.failed?;
         (number >= first).then_some(if number == first { why } else { Verdict::PeerFailed })
+    }
+
+    /// A request was refused for good: why.
+    fn fail_request(&mut self, request: &Request, mut effect: impl FnMut(Effect)) -> Verdict {
+        let Request { message, stream, opcode, .. } = *request;
+        let refused = Segment { message, stream, opcode, ..Segment::default() };
+        self.fail(&refused, Verdict::AccessError, &mut effect);
+        Verdict::AccessError
     }
 
     /// A packet of message `refused` was refused for good: nothing from that message on completes.

@@ -60,18 +60,22 @@ struct OutStream {
     open: VecDeque<u32>,
     /// Requests on their way, by number on the stream.
     asked: BTreeMap<u32, Answer>,
-    /// Posted, and waiting for answers.
+    /// Posted, and waiting for answers, or for acknowledgements where the transport keeps no order.
     held: VecDeque<WorkRequest>,
 }
 
 /// Requests of a stream that may wait for an answer at one time: IBTA's usual initiator depth.
 pub(crate) const READ_DEPTH: usize = 16;
 
-impl OutStream {
-    fn must_wait(&self, request: &WorkRequest) -> bool {
-        // [I9]
-        request.fence && !self.asked.is_empty() || request.opcode.is_request() && self.asked.len() >= READ_DEPTH
-    }
+/// Who sees to it that what must see earlier messages placed does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The receiver, by their numbers.
+    Receiver,
+    /// The transport: all packets of a stream take effect in the order in which they were sent.
+    Transport,
+    /// The sender: the request waits here until they are acknowledged. Requests themselves stay in order.
+    Sender,
 }
 
 /// A request that has ended.
@@ -97,7 +101,8 @@ impl Ended {
 /// Posted messages of one connection.
 #[derive(Debug)]
 pub struct Outbox {
-    mtu: u32,
+    mtu: u16,
+    order: Order,
     /// Connection-wide number of `messages[0]`.
     base: u32,
     messages: VecDeque<OutMessage>,
@@ -134,21 +139,53 @@ pub enum Cargo {
 }
 
 impl Outbox {
-    /// An empty outbox that cuts messages into payloads of at most `mtu` bytes.
+    /// An empty outbox that cuts messages into payloads of at most `mtu` bytes; the receiver keeps the order.
     pub fn new(mtu: u32) -> Outbox {
+        Outbox::ordered(mtu, Order::Receiver)
+    }
+
+    /// The same where `order` says who keeps the order.
+    pub fn ordered(mtu: u32, order: Order) -> Outbox {
         let (messages, streams) = (VecDeque::new(), Vec::new());
-        Outbox { mtu, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
+        Outbox { mtu: mtu as u16, order, base: 0, messages, cursor: (0, 0), unsent: 0, posted: 0, acked: 0, streams }
+    }
+
+    fn mtu(&self) -> u32 {
+        self.mtu.into()
     }
 
     /// Takes a request and numbers it, connection-wide; `None` if it has to wait for answers first, or
     /// its stream has failed: [`Outbox::flush`] says more.
     pub fn post(&mut self, request: WorkRequest) -> Option<u32> {
         let stream = self.stream(request.stream);
-        if stream.failed.is_some() || !stream.held.is_empty() || stream.must_wait(&request) {
-            stream.held.push_back(request);
+        let behind = stream.failed.is_some() || !stream.held.is_empty();
+        if behind || self.must_wait(&request) {
+            self.stream(request.stream).held.push_back(request);
             return None;
         }
         Some(self.number(request))
+    }
+
+    fn must_wait(&self, request: &WorkRequest) -> bool {
+        let WorkRequest { opcode, fence, .. } = *request;
+        let Some(stream) = self.streams.get(request.stream.index()) else { return false };
+        // [I9]
+        if fence && !stream.asked.is_empty() {
+            return true;
+        }
+        match self.order {
+            Order::Receiver => opcode.is_request() && stream.asked.len() >= READ_DEPTH,
+            Order::Transport => false,
+            // [I8]
+            Order::Sender => {
+                let sees = opcode.is_atomic() || opcode == Opcode::Read && fence;
+                let open = |&number: &u32| {
+                    let message = &self.messages[(number - self.base) as usize];
+                    !message.request.opcode.is_request() && message.unacked > 0
+                };
+                sees && stream.open.iter().any(open)
+            }
+        }
     }
 
     /// Takes the answer to a `request` of the peer: `len` bytes from its address, or the `value` that an
@@ -168,8 +205,8 @@ impl Outbox {
     }
 
     fn number(&mut self, request: WorkRequest) -> u32 {
-        let next = self.base + self.messages.len() as u32;
-        let mtu = self.mtu;
+        let next = self.end();
+        let mtu = self.mtu();
         let stream = self.stream(request.stream);
         let (sequence, receive) = (stream.next_sequence, stream.next_receive);
         stream.next_sequence += 1;
@@ -185,7 +222,7 @@ impl Outbox {
 
     fn push(&mut self, request: WorkRequest, sequence: u32, receive: u32) {
         let asks = request.opcode.is_request();
-        let packets = if asks { 1 } else { request.len.div_ceil(u64::from(self.mtu)).max(1) as u32 };
+        let packets = if asks { 1 } else { request.len.div_ceil(u64::from(self.mtu())).max(1) as u32 };
         let payload = if asks { 0 } else { request.len };
         self.unsent += payload;
         self.posted += payload;
@@ -214,6 +251,17 @@ impl Outbox {
         self.messages.get(message.wrapping_sub(self.base) as usize).filter(|m| m.packets > 0)
     }
 
+    /// The number that the next message will have.
+    #[inline]
+    pub fn end(&self) -> u32 {
+        self.base + self.messages.len() as u32
+    }
+
+    /// The request of an open message.
+    pub fn request(&self, message: u32) -> Option<&WorkRequest> {
+        self.get(message).map(|message| &message.request)
+    }
+
     /// Payload bytes not sent for the first time yet.
     pub fn unsent(&self) -> u64 {
         self.unsent
@@ -240,7 +288,7 @@ impl Outbox {
         let message = self.messages.get((number - self.base) as usize)?;
         let piece = Piece { message: number, packet };
         self.cursor = if packet + 1 < message.packets { (number, packet + 1) } else { (number + 1, 0) };
-        self.unsent -= u64::from(message.payload_len(packet, self.mtu));
+        self.unsent -= u64::from(message.payload_len(packet, self.mtu()));
         self.skip_failed();
         Some(piece)
     }
@@ -286,14 +334,14 @@ impl Outbox {
     pub fn segment(&self, piece: Piece) -> Segment {
         let message = &self.messages[(piece.message - self.base) as usize];
         let request = &message.request;
-        let offset = u64::from(piece.packet) * u64::from(self.mtu);
+        let offset = u64::from(piece.packet) * u64::from(self.mtu());
         Segment {
             address: request.remote,
             source: request.local + offset,
             message_len: request.len,
             message: message.sequence,
             packet: piece.packet,
-            len: message.payload_len(piece.packet, self.mtu) as u16,
+            len: message.payload_len(piece.packet, self.mtu()) as u16,
             backlog: 0,
             key: if request.opcode == Opcode::Send { message.receive } else { request.rkey.0 },
             tag: request.wr_id,
@@ -320,6 +368,9 @@ impl Outbox {
                 self.complete(stream, &mut complete);
             }
             self.shed();
+            if self.order == Order::Sender && opcode != Opcode::Response {
+                self.release(stream);
+            }
         }
     }
 
@@ -364,6 +415,12 @@ impl Outbox {
         }
     }
 
+    /// The message that a packet of an answer belongs to, if it is waited for.
+    pub fn asked_by(&self, segment: &Segment) -> Option<u32> {
+        let stream = self.streams.get(segment.stream.index())?;
+        stream.asked.get(&segment.key).map(|answer| answer.message)
+    }
+
     /// A packet of an answer has arrived from `src`. Calls `complete` as [`Outbox::acknowledge`] does.
     /// Requests that waited for the answer may have been released: there is new work.
     pub fn place_answer(
@@ -372,7 +429,7 @@ impl Outbox {
         src: HostId,
         mut complete: impl FnMut(Ended, CompletionStatus),
     ) -> Placed {
-        let mtu = u64::from(self.mtu);
+        let mtu = u64::from(self.mtu());
         let Some(stream) = self.streams.get_mut(segment.stream.index()) else { return Placed::Duplicate };
         let Some(answer) = stream.asked.get_mut(&segment.key) else { return Placed::Duplicate };
         if !answer.arrived.insert(segment.packet) {
@@ -403,12 +460,12 @@ impl Outbox {
     /// Numbers what need not wait any more.
     fn release(&mut self, id: StreamId) {
         loop {
-            let stream = &mut self.streams[id.index()];
+            let stream = &self.streams[id.index()];
             match stream.held.front() {
-                Some(request) if stream.failed.is_none() && !stream.must_wait(request) => {}
+                Some(request) if stream.failed.is_none() && !self.must_wait(request) => {}
                 _ => return,
             }
-            if let Some(request) = stream.held.pop_front() {
+            if let Some(request) = self.streams[id.index()].held.pop_front() {
                 self.number(request);
             }
         }
@@ -473,7 +530,7 @@ impl Outbox {
         let sent = match number.cmp(&self.cursor.0) {
             _ if message.packets == 0 || message.request.opcode.is_request() => return 0,
             std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Equal => u64::from(self.cursor.1) * u64::from(self.mtu),
+            std::cmp::Ordering::Equal => u64::from(self.cursor.1) * u64::from(self.mtu()),
             std::cmp::Ordering::Greater => 0,
         };
         message.request.len - sent.min(message.request.len)
@@ -481,13 +538,18 @@ impl Outbox {
 
     /// Gives up: the requests that have not completed, in posting order per stream.
     pub fn fail(&mut self) -> Vec<Ended> {
+        self.fail_numbered().into_iter().map(|(_, ended)| ended).collect()
+    }
+
+    /// The same, each with the number of its message if it has got one.
+    pub fn fail_numbered(&mut self) -> Vec<(Option<u32>, Ended)> {
         let mut left: Vec<u32> = self.streams.iter_mut().flat_map(|s| s.open.drain(..)).collect();
         left.sort_unstable();
-        let open = left.iter().map(|&n| Ended::of(&self.messages[(n - self.base) as usize].request));
-        let mut ended: Vec<Ended> = open.collect();
+        let open = left.iter().map(|&n| (Some(n), Ended::of(&self.messages[(n - self.base) as usize].request)));
+        let mut ended: Vec<_> = open.collect();
         for stream in &mut self.streams {
             stream.asked.clear();
-            ended.extend(stream.held.drain(..).map(|request| Ended::of(&request)));
+            ended.extend(stream.held.drain(..).map(|request| (None, Ended::of(&request))));
         }
         self.base += self.messages.len() as u32;
         self.acked = self.acked_bytes();
@@ -504,6 +566,6 @@ impl Outbox {
     }
 
     fn open_len(&self, message: &OutMessage) -> u64 {
-        (u64::from(message.unacked) * u64::from(self.mtu)).min(message.payload())
+        (u64::from(message.unacked) * u64::from(self.mtu())).min(message.payload())
     }
 }

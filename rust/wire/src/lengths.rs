@@ -36,6 +36,12 @@ pub const RETH: u32 = 16;
 pub const AETH: u32 = 4;
 /// Selective acknowledgement behind the AETH: sequence number 4, bits 8. Ours; IRN's carries one number.
 pub const SACK: u32 = 12;
+/// Immediate data.
+pub const IMM: u32 = 4;
+/// Atomic extended transport header: address, key, two operands.
+pub const ATOMIC_ETH: u32 = 28;
+/// Atomic ACK extended transport header: what was there.
+pub const ATOMIC_ACK: u32 = 8;
 /// Reserved bytes of a congestion notification packet.
 pub const CNP: u32 = 16;
 /// Invariant CRC.
@@ -64,6 +70,31 @@ pub const fn mr_probe() -> u32 {
 /// RoCEv2 data packet around `payload` bytes; `first` carries the RETH.
 pub const fn roce_data(payload: u32, first: bool) -> u32 {
     on_wire(BTH + if first { RETH } else { 0 } + payload + ICRC)
+}
+
+/// The last packet of a RoCEv2 Write with immediate data.
+pub const fn roce_last_imm(payload: u32, first: bool) -> u32 {
+    on_wire(BTH + if first { RETH } else { 0 } + IMM + payload + ICRC)
+}
+
+/// RoCEv2 Read request.
+pub const fn roce_read() -> u32 {
+    on_wire(BTH + RETH + ICRC)
+}
+
+/// RoCEv2 atomic request.
+pub const fn roce_atomic() -> u32 {
+    on_wire(BTH + ATOMIC_ETH + ICRC)
+}
+
+/// RoCEv2 Read response around `payload` bytes; the first and the last of a Read carry the AETH.
+pub const fn roce_response(payload: u32, ends: bool) -> u32 {
+    on_wire(BTH + if ends { AETH } else { 0 } + payload + ICRC)
+}
+
+/// RoCEv2 acknowledgement of an atomic.
+pub const fn roce_atomic_ack() -> u32 {
+    on_wire(BTH + AETH + ATOMIC_ACK + ICRC)
 }
 
 /// RoCEv2 ACK or NAK.
@@ -102,8 +133,12 @@ mod tests {
         assert_eq!(mr_ack(4), 20 + 46 + 84);
         assert_eq!(roce_data(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!(roce_data(4096, true), 20 + 46 + 32 + 4096);
-        assert_eq!(roce_ack(), 20 + 66);
         assert_eq!(roce_sack(), 20 + 78);
+        assert_eq!(roce_last_imm(0, true), 20 + 82);
+        assert_eq!((roce_read(), roce_atomic()), (20 + 78, 20 + 90));
+        assert_eq!(roce_response(4096, true), 20 + 46 + 20 + 4096);
+        assert_eq!(roce_response(4096, false), 20 + 46 + 16 + 4096);
+        assert_eq!((roce_ack(), roce_atomic_ack()), (20 + 66, 20 + 74));
         assert_eq!(roce_cnp(), 20 + 78);
     }
 }

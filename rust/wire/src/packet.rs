@@ -90,6 +90,10 @@ pub enum Body {
     MrProbeReply(MrProbe),
     /// RoCEv2 data.
     RoceData(RoceData),
+    /// RoCEv2 request without payload: Read, atomic.
+    RoceRequest(RoceRequest),
+    /// RoCEv2 answer to such a request.
+    RoceResponse(RoceResponse),
     /// RoCEv2 ACK or NAK.
     RoceAck(RoceAck),
     /// RoCEv2 congestion notification.
@@ -312,19 +316,55 @@ pub struct MrProbe {
     pub epoch: u8,
 }
 
-/// RoCEv2 RC data packet.
+/// RoCEv2 RC packet of a Write or Send.
 #[derive(Clone, Copy, Debug)]
 pub struct RoceData {
     /// Piece of message.
     pub segment: Segment,
     /// Connection (peer pair) at the receiver.
     pub connection: ConnId,
-    /// Packet sequence number of the QP; 24 bits on the wire, never wrapped here.
+    /// Packet sequence number of the QP, 24 bits.
     pub psn: u32,
+    /// Immediate data of a WriteImm; on the wire in `last` packets alone.
+    pub imm: u32,
     /// QP of the pair.
     pub qp: u16,
     /// The sender asks for an ACK (last packet of a message, or resent).
     pub ack_request: bool,
+    /// The last packet of its RC message, which is a part of the whole one.
+    pub last: bool,
+}
+
+/// RoCEv2 RC request for a Read or an atomic. It takes as many sequence numbers as its answer has packets.
+#[derive(Clone, Copy, Debug)]
+pub struct RoceRequest {
+    /// What is asked: of a Read, the bytes of the part from `packet` on.
+    pub request: Request,
+    /// Connection (peer pair) at the receiver.
+    pub connection: ConnId,
+    /// Packet sequence number of the QP, 24 bits; its answer has it, and those after it.
+    pub psn: u32,
+    /// First packet asked for, in packets of the whole message.
+    pub packet: u32,
+    /// Packets of the whole message.
+    pub packets: u32,
+    /// QP of the pair.
+    pub qp: u16,
+}
+
+/// RoCEv2 RC Read response, or acknowledgement of an atomic.
+#[derive(Clone, Copy, Debug)]
+pub struct RoceResponse {
+    /// Piece of the answer.
+    pub segment: Segment,
+    /// Connection at the requester.
+    pub connection: ConnId,
+    /// Packet sequence number, 24 bits, of those that the request took.
+    pub psn: u32,
+    /// Messages that the responder has completed, 24 bits.
+    pub msn: u32,
+    /// QP of the pair.
+    pub qp: u16,
 }
 
 /// RoCEv2 acknowledgement.
@@ -332,8 +372,10 @@ pub struct RoceData {
 pub struct RoceAck {
     /// Connection at the data sender.
     pub connection: ConnId,
-    /// ACK: all up to and including this arrived. NAK: this one is expected.
+    /// ACK: all up to and including this arrived. NAK: this one is expected. 24 bits.
     pub psn: u32,
+    /// Messages that the responder has completed, 24 bits.
+    pub msn: u32,
     /// QP of the pair.
     pub qp: u16,
     /// Which of them.
@@ -363,10 +405,14 @@ pub enum RoceAckKind {
     Ack,
     /// PSN sequence error: go back to the expected PSN.
     SequenceNak,
-    /// Receiver not ready: try again later.
-    RnrNak,
+    /// Receiver not ready: try again after the time that this 5-bit code stands for.
+    RnrNak(u8),
+    /// Invalid request: the QP fails.
+    InvalidNak,
     /// Remote access error: the QP fails.
     AccessNak,
+    /// Remote operational error: the QP fails.
+    OperationNak,
 }
 
 /// RoCEv2 congestion notification.

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
 pub mod operations;
+pub mod roce;
 pub mod schedule;
 pub mod sprayed;
 pub mod watch;

@@ -80,6 +80,11 @@ pub fn operations(bad: bool) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(one, 1..25)
 }
 
+/// The same without flushes.
+pub fn operations_of_rocev2(bad: bool) -> impl Strategy<Value = Vec<Operation>> {
+    operations(bad).prop_map(|all| all.into_iter().filter(|operation| operation.opcode != Opcode::Flush).collect())
+}
+
 /// Settings that change who sends what when.
 pub fn config() -> impl Strategy<Value = MetaRoceConfig> {
     let spray =
@@ -133,7 +138,7 @@ impl Weather {
         let mut next = move |permille: u64| draw() < permille;
         let mut delay = draws(!self.seed);
         move |packet| {
-            let data = matches!(packet.body, Body::MrData(_));
+            let data = matches!(packet.body, Body::MrData(_) | Body::RoceData(_) | Body::RoceResponse(_));
             if next(weather.lost) {
                 Fate::Lost
             } else if next(weather.doubled) {
@@ -332,6 +337,8 @@ pub fn check_fences(pair: &Pair, operations: &[Operation]) -> Result<(), TestCas
             Body::MrRequest(asked) if asked.request.opcode != Opcode::Probe => {
                 (asked.request.stream, asked.request.message)
             }
+            Body::RoceData(data) => (data.segment.stream, data.segment.message),
+            Body::RoceRequest(asked) => (asked.request.stream, asked.request.message),
             _ => continue,
         };
         first.entry((packet.envelope.src.index(), stream.0, message)).or_insert(*at);

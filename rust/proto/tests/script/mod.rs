@@ -5,7 +5,7 @@ mod packets;
 mod parse;
 mod run;
 
-use metaroce_proto::{Access, CompletionKind, CompletionStatus, MetaRoceConfig, ReceiveRequest, WorkRequest};
+use metaroce_proto::{Access, CompletionKind, CompletionStatus, ReceiveRequest, TransportConfig, WorkRequest};
 use metaroce_wire::{PlaneId, Rate, Time};
 
 use self::packets::Pattern;
@@ -26,7 +26,7 @@ type Parsed<T> = Result<T, String>;
 #[derive(Debug)]
 struct Script {
     link: Link,
-    config: MetaRoceConfig,
+    config: TransportConfig,
     /// Further regions of each end, keys 1, 2, …
     regions: Vec<(usize, u64, u64, Access)>,
     steps: Vec<(usize, Time, Step)>,

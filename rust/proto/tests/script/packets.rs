@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use metaroce_wire::{Body, Ecn, MrAck, Opcode, Packet, Sending, Verdict};
+use metaroce_wire::{Body, Ecn, MrAck, Opcode, Packet, RoceAckKind, Sending, Verdict};
 
 use super::Parsed;
 use crate::pair::Pair;
@@ -35,20 +35,26 @@ const VERDICTS: [(&str, Verdict); 6] = [
     ("peer-failed", Verdict::PeerFailed),
     ("trimmed", Verdict::Trimmed),
 ];
+const SYNDROMES: [&str; 6] = ["ack", "sequence", "rnr", "invalid", "access", "operation"];
 const SENDINGS: [(&str, Sending); 3] =
     [("first", Sending::First), ("asking", Sending::FirstAsking), ("again", Sending::Again)];
 
 /// What each kind of packet has, by name.
-const FIELDS: [(&str, &[&str]); 6] = [
+const FIELDS: [(&str, &[&str]); 8] = [
     (
         "data",
-        &["path", "pps", "epoch", "plane", "serial", "sending", "stream", "msg", "packet", "len", "id", "op", "imm"],
+        &[
+            "path", "pps", "epoch", "plane", "serial", "sending", "stream", "msg", "packet", "len", "id", "op", "imm",
+            "qp", "psn",
+        ],
     ),
-    ("request", &["path", "pps", "epoch", "plane", "serial", "sending", "stream", "msg", "op"]),
-    ("ack", &["path", "epoch", "plane", "max", "marks", "verdict", "serial", "has", "hole"]),
+    ("request", &["path", "pps", "epoch", "plane", "serial", "sending", "stream", "msg", "op", "qp", "psn", "packet"]),
+    ("response", &["plane", "stream", "msg", "packet", "len", "qp", "psn", "msn"]),
+    ("ack", &["path", "epoch", "plane", "max", "marks", "verdict", "serial", "has", "hole", "qp", "psn", "msn", "nak"]),
+    ("cnp", &["plane", "qp"]),
     ("probe", &["path", "epoch", "plane"]),
     ("reply", &["path", "epoch", "plane"]),
-    ("any", &["path", "epoch", "plane", "marked"]),
+    ("any", &["path", "epoch", "plane", "marked", "qp", "psn"]),
 ];
 
 /// Names of kinds.
@@ -71,6 +77,7 @@ pub fn word(field: &str, value: &str) -> Parsed<Option<u64>> {
         "op" => (number_of(&OPCODES, |(name, _)| *name == value), OPCODES.iter().map(|o| o.0).collect()),
         "verdict" => (number_of(&VERDICTS, |(name, _)| *name == value), VERDICTS.iter().map(|v| v.0).collect()),
         "sending" => (number_of(&SENDINGS, |(name, _)| *name == value), SENDINGS.iter().map(|s| s.0).collect()),
+        "nak" => (SYNDROMES.iter().position(|name| *name == value).map(|n| n as u64), SYNDROMES.to_vec()),
         _ => return Ok(None),
     };
     number.map(Some).ok_or_else(|| format!("{field}: {value} is unknown; allowed: {}", words.join(" ")))
@@ -78,12 +85,13 @@ pub fn word(field: &str, value: &str) -> Parsed<Option<u64>> {
 
 fn kind_of(packet: &Packet) -> &'static str {
     match packet.body {
-        Body::MrData(_) => "data",
-        Body::MrRequest(_) => "request",
-        Body::MrAck(_) => "ack",
+        Body::MrData(_) | Body::RoceData(_) => "data",
+        Body::MrRequest(_) | Body::RoceRequest(_) => "request",
+        Body::RoceResponse(_) => "response",
+        Body::MrAck(_) | Body::RoceAck(_) | Body::RoceSack(_) => "ack",
+        Body::RoceCnp(_) => "cnp",
         Body::MrProbe(_) => "probe",
         Body::MrProbeReply(_) => "reply",
-        _ => "other",
     }
 }
 
@@ -114,7 +122,7 @@ fn field(packet: &Packet, name: &str) -> Option<u64> {
                 _ => None,
             };
         }
-        _ => return None,
+        body => return roce_field(body, name),
     };
     Some(match (name, &packet.body) {
         ("path", _) => header.path.into(),
@@ -132,6 +140,46 @@ fn field(packet: &Packet, name: &str) -> Option<u64> {
         ("stream", Body::MrRequest(asked)) => asked.request.stream.0.into(),
         ("msg", Body::MrRequest(asked)) => asked.request.message.into(),
         ("op", Body::MrRequest(asked)) => number_of(&OPCODES, |(_, opcode)| *opcode == asked.request.opcode)?,
+        _ => return None,
+    })
+}
+
+fn roce_field(body: &Body, name: &str) -> Option<u64> {
+    Some(match (name, body) {
+        ("qp", Body::RoceData(data)) => data.qp.into(),
+        ("psn", Body::RoceData(data)) => data.psn.into(),
+        ("stream", Body::RoceData(data)) => data.segment.stream.0.into(),
+        ("msg", Body::RoceData(data)) => data.segment.message.into(),
+        ("op", Body::RoceData(data)) => number_of(&OPCODES, |(_, opcode)| *opcode == data.segment.opcode)?,
+        ("packet", Body::RoceData(data)) => data.segment.packet.into(),
+        ("len", Body::RoceData(data)) => data.segment.len.into(),
+        ("id", Body::RoceData(data)) => data.segment.tag.into(),
+        ("imm", Body::RoceData(data)) => data.imm.into(),
+        ("qp", Body::RoceRequest(asked)) => asked.qp.into(),
+        ("psn", Body::RoceRequest(asked)) => asked.psn.into(),
+        ("stream", Body::RoceRequest(asked)) => asked.request.stream.0.into(),
+        ("msg", Body::RoceRequest(asked)) => asked.request.message.into(),
+        ("op", Body::RoceRequest(asked)) => number_of(&OPCODES, |(_, opcode)| *opcode == asked.request.opcode)?,
+        ("packet", Body::RoceRequest(asked)) => asked.packet.into(),
+        ("qp", Body::RoceResponse(response)) => response.qp.into(),
+        ("psn", Body::RoceResponse(response)) => response.psn.into(),
+        ("msn", Body::RoceResponse(response)) => response.msn.into(),
+        ("stream", Body::RoceResponse(response)) => response.segment.stream.0.into(),
+        ("msg", Body::RoceResponse(response)) => response.segment.key.into(),
+        ("packet", Body::RoceResponse(response)) => response.segment.packet.into(),
+        ("len", Body::RoceResponse(response)) => response.segment.len.into(),
+        ("qp", Body::RoceAck(ack)) => ack.qp.into(),
+        ("psn", Body::RoceAck(ack)) => ack.psn.into(),
+        ("msn", Body::RoceAck(ack)) => ack.msn.into(),
+        ("nak", Body::RoceAck(ack)) => match ack.kind {
+            RoceAckKind::Ack => 0,
+            RoceAckKind::SequenceNak => 1,
+            RoceAckKind::RnrNak(_) => 2,
+            RoceAckKind::InvalidNak => 3,
+            RoceAckKind::AccessNak => 4,
+            RoceAckKind::OperationNak => 5,
+        },
+        ("qp", Body::RoceCnp(cnp)) => cnp.qp.into(),
         _ => return None,
     })
 }
@@ -174,6 +222,7 @@ pub fn trace(pair: &Pair) -> String {
                 "op" => OPCODES[value as usize].0.to_owned(),
                 "verdict" => VERDICTS[value as usize].0.to_owned(),
                 "sending" => SENDINGS[value as usize].0.to_owned(),
+                "nak" => SYNDROMES[value as usize].to_owned(),
                 _ => value.to_string(),
             };
             words += &format!(" {name}={word}");

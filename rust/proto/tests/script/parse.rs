@@ -14,7 +14,7 @@ pub fn parse(text: &str) -> Result<Script, (usize, String)> {
         Link { planes: 1, rate: Rate::from_gbps(200), delay: Time::from_us(2), rtt: Time::from_us(5), routes: 8 };
     let mut script = Script {
         link,
-        config: MetaRoceConfig::default(),
+        config: TransportConfig::MetaRoce(MetaRoceConfig::default()),
         regions: Vec::new(),
         steps: Vec::new(),
         fates: Vec::new(),
@@ -50,9 +50,10 @@ fn parse_line(
                 let value = serde_json::from_str(value).unwrap_or_else(|_| value.into());
                 settings.insert(key.to_owned(), value);
             }
+            settings.entry("kind").or_insert_with(|| "metaroce".into());
             let given = serde_json::Value::Object(settings.clone());
             script.config = serde_json::from_value(given).map_err(|why| why.to_string())?;
-            TransportConfig::MetaRoce(script.config.clone()).check().map_err(|why| why.to_string())
+            script.config.check().map_err(|why| why.to_string())
         }
         "region" => {
             line.next = 1;

@@ -1,6 +1,6 @@
 //! Plays a [`Script`] on a [`Pair`].
 
-use metaroce_proto::{Endpoint, Environment, Sample, TransportConfig};
+use metaroce_proto::{Endpoint, Environment, Sample};
 use metaroce_wire::HostId;
 
 use super::{Action, Quantity, Script, Step, Value};
@@ -47,7 +47,7 @@ fn pair(script: &Script) -> Pair {
     let make = |host| {
         let ports = vec![link.rate; link.planes];
         let environment = Environment { host: HostId(host), ports, base_rtt: link.rtt, routes: link.routes };
-        Endpoint::new(&TransportConfig::MetaRoce(script.config.clone()), environment)
+        Endpoint::new(&script.config, environment)
     };
     let mut pair = Pair::new([make(0), make(1)], link.planes, link.rate, link.delay);
     for (end, at, len, access) in &script.regions {

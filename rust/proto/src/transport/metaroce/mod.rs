@@ -240,7 +240,7 @@ impl Transport for MetaRoce {
                 self.reply(envelope, lengths::mr_probe(), Body::MrProbeReply(answer));
             }
             Body::MrProbeReply(probe) => self.handle_probe_reply(now, probe),
-            Body::RoceData(_) | Body::RoceAck(_) | Body::RoceCnp(_) | Body::RoceSack(_) => {}
+            _ => {}
         }
         None
     }

@@ -4,8 +4,9 @@ use metaroce_wire::{ConnId, Envelope, HostId, StreamId, Time};
 
 use crate::config::RoceConfig;
 use crate::inbox::Inbox;
-use crate::outbox::Outbox;
+use crate::outbox::{Order, Outbox};
 use crate::transport::{FIRST_PORT, Stuck};
+use crate::verbs::WorkRequest;
 
 /// Peer pair with all its QPs, which live in the transport's table.
 #[derive(Debug)]
@@ -20,14 +21,16 @@ pub struct Connection {
     pub failure: Option<Failure>,
     /// QP that gets the first part of the next message.
     next_qp: u32,
+    /// Number of the first message that no QP has.
+    assigned: u32,
 }
 
 /// Why a connection is in the error state, and what it had left to do.
 #[derive(Clone, Debug)]
 pub struct Failure {
     pub reason: String,
-    pub stream: StreamId,
-    pub bytes_left: u64,
+    /// Stream of the oldest unfinished message, and bytes not acknowledged.
+    pub left: Option<(StreamId, u64)>,
 }
 
 /// Packets `[packet, packet + packets)` of a message for QP number `qp`.
@@ -39,23 +42,38 @@ pub struct Share {
 }
 
 impl Connection {
-    pub fn new(config: &RoceConfig, host: HostId, peer: HostId) -> Connection {
+    /// A connection of `qps` QPs: one keeps the order of a stream, several do not.
+    pub fn new(config: &RoceConfig, qps: u32, host: HostId, peer: HostId) -> Connection {
+        let order = if qps == 1 { Order::Transport } else { Order::Sender };
         Connection {
             peer,
             remote: ConnId(0),
             hash: Envelope::address_hash(host, peer),
-            outbox: Outbox::new(config.mtu),
+            outbox: Outbox::ordered(config.mtu, order),
             inbox: Inbox::new(config.mtu, peer),
             failure: None,
             next_qp: 0,
+            assigned: 0,
         }
+    }
+
+    /// The next message that no QP has.
+    pub fn next_message(&mut self) -> Option<(u32, WorkRequest)> {
+        while self.assigned != self.outbox.end() {
+            let message = self.assigned;
+            self.assigned += 1;
+            if let Some(request) = self.outbox.request(message) {
+                return Some((message, *request));
+            }
+        }
+        None
     }
 
     /// Splits a message of `len` bytes over at most `qps` QPs: one contiguous part for every
     /// `split_bytes`, packet-aligned and equal to within a packet. The first QP rotates, so that
     /// small messages use all of them, and with them all planes.
     pub fn split(&mut self, config: &RoceConfig, qps: u32, len: u64) -> impl Iterator<Item = Share> + use<> {
-        let packets = len.div_ceil(u64::from(config.mtu));
+        let packets = len.div_ceil(u64::from(config.mtu)).max(1);
         let parts = (len / config.split_bytes.max(1)).clamp(1, u64::from(qps).min(packets));
         let first = self.next_qp;
         self.next_qp = (first + parts as u32) % qps;
@@ -68,12 +86,25 @@ impl Connection {
     /// A report, if requests are unfinished; `reason` tells why of a connection that still works.
     pub fn stuck(&self, reason: impl FnOnce() -> String) -> Option<Stuck> {
         let peer = self.peer;
-        if let Some(Failure { reason, stream, bytes_left }) = &self.failure {
-            return Some(Stuck { peer, stream: *stream, bytes_left: *bytes_left, reason: reason.clone() });
+        if let Some(Failure { reason, left }) = &self.failure {
+            let (stream, bytes_left) = (*left)?;
+            return Some(Stuck { peer, stream, bytes_left, reason: reason.clone() });
         }
         let (stream, bytes_left) = self.outbox.open_bytes()?;
         Some(Stuck { peer, stream, bytes_left, reason: reason() })
     }
+}
+
+/// The QP of all atomics of a stream.
+pub fn home(stream: StreamId, qps: u32) -> u32 {
+    u32::from(stream.0) % qps
+}
+
+/// When a timer that is nominally `span` long really expires: up to `percent` of that, by `draw`.
+pub fn spread(span: Time, percent: u32, draw: u64) -> Time {
+    let most = u128::from(span.0) * u128::from(percent.saturating_sub(100)) / 100;
+    let part = (most * u128::from(mix(draw) >> 32)) >> 32;
+    Time(span.0.saturating_add(part as u64))
 }
 
 /// UDP source port of QP `qp` at `host` towards `peer`, constant for its life: a mixed hash, so that QPs collide on ECMP routes as they do in real fabrics.
@@ -106,7 +137,7 @@ mod tests {
     #[test]
     fn striping_covers_each_message_exactly_once_and_rotates() {
         let config = RoceConfig::default();
-        let mut connection = Connection::new(&config, HostId(0), HostId(1));
+        let mut connection = Connection::new(&config, 16, HostId(0), HostId(1));
         let mut used = [0u32; 16];
         for len in (1..400_000).step_by(1_777).chain([4096, 16_384, 65_536, 1 << 20]) {
             let mut next = 0;

@@ -2,20 +2,33 @@
 //!
 //! A connection is a bundle of QPs, each pinned to one plane and, by its constant UDP source port, to one
 //! ECMP route. Messages are split over the QPs as collective libraries do. Receiving is in order per QP;
-//! a gap earns one NAK, after which only the missing packet or the sender's timer helps.
+//! a gap earns one NAK, after which only the missing packet or the sender's timer helps. Reads and atomics are in
+//! [`reads`]; there is no Flush.
+//!
+//! Several QPs keep no order between them. Receives complete, and immediate data is handed over, in stream order, when
+//! all parts are placed. What must see earlier messages placed, an atomic or a fenced Read, waits at the sender until
+//! they are acknowledged, and with a fence until they are answered, as a library would have it wait; the atomics of a
+//! stream use one QP, whose order they share. Where a connection has one QP, its order is enough and only fences
+//! wait. A QP that ends in error ends its connection, streams and all, at both ends if the peer refused something: the
+//! request that was refused, or that the timer gave up, is named, and all others are flushed.
 //!
 //! Where a choice was open, it favours this baseline: the parts of a message share its [`Segment`], so that
 //! receives are known to the sender and no clear-to-send round trip is paid; every packet names its place, so
 //! that parts of one message may arrive in any order; the retransmission timer expires at its
-//! nominal time (hardware may take up to 4 times as long); control packets are never delayed by data.
+//! nominal time (hardware may take up to 4 times as long: `timeout_spread_percent`); NAKs do not count as retries,
+//! expiries do; control packets are never delayed by data.
 //!
 //! [`Segment`]: metaroce_wire::Segment
 
+mod answers;
 mod connection;
 pub mod dcqcn;
 mod observe;
+mod psn;
+mod reads;
 mod requester;
 mod responder;
+mod rnr;
 mod selective;
 mod sender;
 pub(crate) mod settings;
@@ -29,7 +42,7 @@ use metaroce_wire::{
     Time, Verdict,
 };
 
-use self::connection::{Connection, Failure, entropy, readable};
+use self::connection::{Connection, Failure, entropy, home, readable, spread};
 use self::dcqcn::Params;
 use self::requester::Requester;
 use self::responder::{Order, Responder};
@@ -40,7 +53,7 @@ use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
 use crate::inbox::{Effect, Placed};
 use crate::telemetry::PathTable;
-use crate::verbs::{Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// Unit of the local ACK timeout, picoseconds: 4.096 us × 2^t (IBTA).
 const ACK_TIMEOUT_PS: u64 = 4_096_000;
@@ -69,6 +82,7 @@ pub struct RoceV2 {
     /// (when, QP × 2 + what). An entry counts only if its QP still names its time.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
+    atomics: VecDeque<Atomic>,
     counters: Counters,
     /// By QP, as of connection 0.
     counts: PathTable,
@@ -134,6 +148,7 @@ impl RoceV2 {
             ports: environment.ports.iter().map(port).collect(),
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
+            atomics: VecDeque::new(),
             counters: Counters::default(),
             counts: PathTable::default(),
             ready: 0,
@@ -151,14 +166,10 @@ impl RoceV2 {
 
     fn handle_data(&mut self, now: Time, ecn: Ecn, data: &RoceData, regions: &Regions) -> Option<Placement> {
         let index = self.find(data.connection, data.qp)?;
-        let qp = &mut self.qps[index as usize];
-        if ecn == Ecn::Ce {
-            self.counters.marked += 1;
-            if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
-                qp.responder.marked(now, params.cnp_gap);
-            }
-        }
-        let placement = match qp.responder.arrived(data.psn) {
+        self.note_mark(now, index, ecn);
+        let responder = &mut self.qps[index as usize].responder;
+        let number = psn::nearest(responder.expected(), data.psn);
+        let placement = match responder.arrived(number) {
             Order::Expected | Order::Early => self.place(index, data, regions),
             Order::Duplicate => {
                 self.counters.duplicates += 1;
@@ -173,33 +184,52 @@ impl RoceV2 {
         placement
     }
 
+    /// A data packet was marked on its way: notification point.
+    fn note_mark(&mut self, now: Time, index: u32, ecn: Ecn) {
+        if ecn == Ecn::Ce {
+            self.counters.marked += 1;
+            let qp = &mut self.qps[index as usize];
+            if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
+                qp.responder.marked(now, params.cnp_gap);
+            }
+        }
+    }
+
     fn place(&mut self, index: u32, data: &RoceData, regions: &Regions) -> Option<Placement> {
         let responder = &mut self.qps[index as usize].responder;
+        let number = psn::nearest(responder.expected(), data.psn);
         let completions = &mut self.completions;
         let connection = data.connection;
+        let inbox = &mut self.connections[connection.index()].inbox;
+        let immediate = data.last && data.segment.opcode == Opcode::WriteImm;
         let effect = |effect: Effect| completions.extend(effect.completion(connection));
-        match self.connections[connection.index()].inbox.place(&data.segment, 0, regions, effect) {
+        let placed = match immediate && inbox.lacks_receive(&data.segment) {
+            true => Placed::Refused(Verdict::NotReady),
+            false => inbox.place(&data.segment, data.imm, regions, effect),
+        };
+        match placed {
             Placed::Fresh(placement) => {
-                responder.accept_any(data.psn, data.ack_request, self.config.ack_every);
+                responder.accept_any(number, data.ack_request, self.config.ack_every);
+                responder.completed(data.last);
                 self.counters.placed += 1;
                 self.counters.placed_bytes += u64::from(placement.len);
                 Some(placement)
             }
             Placed::Duplicate | Placed::Taken => {
-                responder.accept_any(data.psn, data.ack_request, self.config.ack_every);
+                responder.accept_any(number, data.ack_request, self.config.ack_every);
+                responder.completed(data.last);
                 self.counters.duplicates += 1;
                 None
             }
             // Later than the one that would be refused in order: as if lost.
-            Placed::Refused(Verdict::NotReady) if responder.is_early(data.psn) => None,
+            Placed::Refused(Verdict::NotReady) if responder.is_early(number) => None,
             Placed::Refused(Verdict::NotReady) => {
-                responder.nak(RoceAckKind::RnrNak);
+                responder.nak(RoceAckKind::RnrNak(self.config.rnr_timer as u8));
                 self.counters.rnr += 1;
                 None
             }
-            Placed::Refused(_) => {
-                responder.nak(RoceAckKind::AccessNak);
-                self.counters.refused += 1;
+            Placed::Refused(verdict) => {
+                self.refuse(index, verdict);
                 None
             }
         }
@@ -209,32 +239,48 @@ impl RoceV2 {
         let Some(index) = self.find(ack.connection, ack.qp) else {
             return;
         };
-        let end = if ack.kind == RoceAckKind::Ack { ack.psn + 1 } else { ack.psn };
+        let number = psn::nearest(self.qps[index as usize].requester.una(), ack.psn);
+        let end = if ack.kind == RoceAckKind::Ack { number.wrapping_add(1) } else { number };
         let progress = self.acknowledge(index, end);
         let requester = &mut self.qps[index as usize].requester;
+        let missing = requester.misses(end) && requester.rewind_missing();
         let rewound = match ack.kind {
-            RoceAckKind::Ack => false,
-            RoceAckKind::SequenceNak => requester.rewind(ack.psn),
-            RoceAckKind::RnrNak => {
-                // It answers, so it is alive: the retry count of RNR is 7, for ever.
+            RoceAckKind::Ack => missing,
+            RoceAckKind::SequenceNak => missing || requester.rewind(number),
+            RoceAckKind::RnrNak(code) => {
+                // It answers, so it is alive.
                 requester.timeouts = 0;
-                let back = requester.rewind(ack.psn);
-                if back {
-                    requester.silent_until = now + Time(self.config.rnr_delay_ps);
+                let back = missing || requester.rewind(number);
+                if back && self.not_ready(now, index, code) {
+                    return self.fail(index, CompletionStatus::RnrRetryExceeded, number);
                 }
                 back
             }
-            RoceAckKind::AccessNak => return self.fail(index, CompletionStatus::AccessError),
+            kind => return self.fail(index, status_of(kind), number),
         };
-        if rewound && ack.kind == RoceAckKind::SequenceNak {
-            self.counters.gap_detections += 1;
-            self.counts.count(0, index as usize, |c| c.lost_gap += 1);
+        if missing || rewound && ack.kind == RoceAckKind::SequenceNak {
+            self.note_gap(index);
             self.slow_down(now, index);
         }
         if progress || rewound {
             self.restart_timer(now, index);
         }
+        self.assign(ack.connection);
         self.queue_data(index);
+    }
+
+    /// Packets of a QP, or of answers to it, are lost.
+    fn note_gap(&mut self, index: u32) {
+        self.counters.gap_detections += 1;
+        self.counts.count(0, index as usize, |c| c.lost_gap += 1);
+    }
+
+    /// The receiver is not ready. True if that has been so too often.
+    fn not_ready(&mut self, now: Time, index: u32, code: u8) -> bool {
+        let requester = &mut self.qps[index as usize].requester;
+        requester.not_ready += 1;
+        requester.silent_until = now + rnr::wait(code);
+        self.config.rnr_retry < rnr::FOR_EVER && requester.not_ready > self.config.rnr_retry
     }
 
     fn acknowledge(&mut self, index: u32, end: u32) -> bool {
@@ -243,9 +289,29 @@ impl RoceV2 {
         let (completions, connection) = (&mut self.completions, ConnId(qp.connection));
         qp.requester.acknowledge(end, |message| {
             outbox.acknowledge(message, |ended, status| {
-                completions.push_back(Completion::of_request(connection, &ended, status));
+                completions.extend(Completion::to_report(connection, &ended, status));
             });
         })
+    }
+
+    /// Hands messages that need not wait any more to QPs: payload and Reads in parts to several, an atomic to the one
+    /// that keeps those of its stream in order.
+    fn assign(&mut self, id: ConnId) {
+        let qps = self.qps_per_connection;
+        while let Some((message, request)) = self.connections[id.index()].next_message() {
+            if request.opcode.is_atomic() {
+                let index = id.0 * qps + home(request.stream, qps);
+                self.qps[index as usize].requester.post(message, 0, 1, true);
+                self.queue_data(index);
+                continue;
+            }
+            for share in self.connections[id.index()].split(&self.config, qps, request.len) {
+                let index = id.0 * qps + share.qp;
+                let asks = request.opcode.is_request();
+                self.qps[index as usize].requester.post(message, share.packet, share.packets, asks);
+                self.queue_data(index);
+            }
+        }
     }
 
     fn handle_cnp(&mut self, now: Time, cnp: &Cnp) {
@@ -264,7 +330,7 @@ impl RoceV2 {
     /// Runs the timer from `now` if packets are in flight, and stops it otherwise.
     fn restart_timer(&mut self, now: Time, index: u32) {
         let requester = &self.qps[index as usize].requester;
-        let deadline = now + self.timeout(requester, requester.timeouts);
+        let deadline = self.expires(now, index, self.timeout(requester, requester.timeouts));
         let requester = &mut self.qps[index as usize].requester;
         if requester.in_flight() == 0 || requester.silent_until > now {
             requester.deadline = Time::NEVER;
@@ -277,6 +343,24 @@ impl RoceV2 {
             requester.timer_entry = deadline;
             self.timers.push(Reverse((deadline, index << 1 | RETRANSMIT)));
         }
+    }
+
+    /// When a timer of a QP that is nominally `span` long expires: hardware may take its time with the fixed one,
+    /// and never takes an exponent of 0 for one.
+    fn expires(&self, now: Time, index: u32, span: Time) -> Time {
+        let percent = self.config.timeout_spread_percent;
+        if self.config.timer != RoceTimer::Fixed || self.selective.is_some() {
+            return now + span;
+        }
+        if self.config.timeout_exponent == 0 {
+            return Time::NEVER;
+        }
+        if percent <= 100 {
+            return now + span;
+        }
+        let qp = &self.qps[index as usize];
+        let draw = u64::from(self.host.0) << 48 ^ u64::from(index) << 32 ^ u64::from(qp.requester.una());
+        now.saturating_add(spread(span, percent, draw ^ u64::from(qp.requester.timeouts) << 40))
     }
 
     fn timer_due(&mut self, now: Time, index: u32) {
@@ -295,7 +379,8 @@ impl RoceV2 {
         self.counts.count(0, index as usize, |c| c.lost_tail += 1);
         requester.timeouts += 1;
         if requester.timeouts > self.config.retry_count {
-            self.fail(index, CompletionStatus::RetryExceeded);
+            let oldest = requester.una();
+            self.fail(index, CompletionStatus::RetryExceeded, oldest);
             return;
         }
         // The timer runs again from the moment that the resent packet is on the wire.
@@ -316,17 +401,24 @@ impl RoceV2 {
     // --- failing ---
 
     /// QP `index` goes to the error state, and with it the connection: a collective cannot go on
-    /// with a part of the QPs. The oldest request gets `status`, all others are flushed.
-    fn fail(&mut self, index: u32, status: CompletionStatus) {
+    /// with a part of the QPs. The request that sequence number `number` is part of gets `status`.
+    fn fail(&mut self, index: u32, status: CompletionStatus, number: u32) {
         let qp = &self.qps[index as usize];
-        let (id, reason) = (ConnId(qp.connection), self.failure_reason(qp, status));
+        let reason = self.failure_reason(qp, status);
+        let message = qp.requester.message_at(number).or_else(|| qp.requester.message_at(qp.requester.una()));
+        self.end(index, reason, message.map(|message| (message, status)));
+    }
+
+    /// Ends everything of the connection of QP `index`: the named message with its status, all others flushed.
+    fn end(&mut self, index: u32, reason: String, named: Option<(u32, CompletionStatus)>) {
+        let qp = &self.qps[index as usize];
+        let (id, reason) = (ConnId(qp.connection), format!("QP {}: {reason}", qp.number));
         let connection = &mut self.connections[id.index()];
-        let (stream, bytes_left) = connection.outbox.open_bytes().unwrap_or_default();
-        connection.failure = Some(Failure { reason, stream, bytes_left });
-        let sent = connection.outbox.fail().into_iter().enumerate();
-        self.completions.extend(sent.map(|(position, ended)| {
-            let status = if position == 0 { status } else { CompletionStatus::Flushed };
-            Completion::of_request(id, &ended, status)
+        connection.failure = Some(Failure { reason, left: connection.outbox.open_bytes() });
+        let sent = connection.outbox.fail_numbered().into_iter();
+        self.completions.extend(sent.map(|(message, ended)| {
+            let status = named.filter(|&(named, _)| message == Some(named));
+            Completion::of_request(id, &ended, status.map_or(CompletionStatus::Flushed, |(_, status)| status))
         }));
         let receives = connection.inbox.fail().into_iter();
         self.completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
@@ -338,16 +430,24 @@ impl RoceV2 {
     }
 
     fn failure_reason(&self, qp: &Qp, status: CompletionStatus) -> String {
-        if status == CompletionStatus::AccessError {
-            return format!("QP {}: the peer refused an address", qp.number);
-        }
+        let told = match status {
+            CompletionStatus::AccessError => "the peer refused an address",
+            CompletionStatus::LengthError => "the peer refused a length",
+            CompletionStatus::PeerFailed => "the peer failed",
+            CompletionStatus::RnrRetryExceeded => "no receive posted at the peer for too long",
+            _ => return self.silence(qp),
+        };
+        told.to_owned()
+    }
+
+    fn silence(&self, qp: &Qp) -> String {
         let timeouts = qp.requester.timeouts;
         let (first, last) = (
             readable(self.timeout(&qp.requester, 0)),
             readable(self.timeout(&qp.requester, timeouts.saturating_sub(1))),
         );
         let span = if first == last { first } else { format!("{first} to {last}") };
-        format!("QP {}: no progress in {timeouts} timeouts of {span}", qp.number)
+        format!("no progress in {timeouts} timeouts of {span}")
     }
 
     /// What holds up connection `id`: its QP with the most timeouts, or most unfinished packets.
@@ -356,7 +456,7 @@ impl RoceV2 {
         let qps = &self.qps[id * k..(id + 1) * k];
         let worst = qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number)));
         match worst {
-            Some(qp) if qp.requester.timeouts > 0 => self.failure_reason(qp, CompletionStatus::RetryExceeded),
+            Some(qp) if qp.requester.timeouts > 0 => format!("QP {}: {}", qp.number, self.silence(qp)),
             Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.in_flight() == 0 => {
                 format!("QP {}: no receive posted at the peer", qp.number)
             }
@@ -369,12 +469,12 @@ impl RoceV2 {
 impl Transport for RoceV2 {
     fn connect(&mut self, peer: HostId) -> ConnId {
         let id = self.connections.len() as u32;
-        self.connections.push(Connection::new(&self.config, self.host, peer));
+        self.connections.push(Connection::new(&self.config, self.qps_per_connection, self.host, peer));
         let planes = self.ports.len() as u32;
         let selective = self.selective.is_some();
         self.qps.extend((0..self.qps_per_connection).map(|number| Qp {
-            requester: Requester::new().selective(selective),
-            responder: Responder::default().selective(selective),
+            requester: Requester::new(self.config.first_psn, self.config.read_depth).selective(selective),
+            responder: Responder::new(self.config.first_psn).selective(selective),
             ramp: Ramp::new(&self.config, self.ports[(number % planes) as usize].rate, self.base_rtt),
             connection: id,
             entropy: entropy(self.host, peer, number),
@@ -391,7 +491,10 @@ impl Transport for RoceV2 {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        matches!(opcode, Opcode::Write | Opcode::Send)
+        // IBTA has had a Flush since 2021 only, and these NICs do not.
+        // Answers of selective repeat would need a SACK of their own; IRN's is not modelled.
+        let carries = matches!(opcode, Opcode::Write | Opcode::WriteImm | Opcode::Send);
+        opcode != Opcode::Flush && (carries || self.selective.is_none())
     }
 
     fn post(&mut self, _now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
@@ -399,14 +502,8 @@ impl Transport for RoceV2 {
         if this.failure.is_some() {
             return Err(PostError::Failed(connection.0));
         }
-        let Some(message) = this.outbox.post(request) else {
-            return Ok(());
-        };
-        for share in this.split(&self.config, self.qps_per_connection, request.len) {
-            let index = connection.0 * self.qps_per_connection + share.qp;
-            self.qps[index as usize].requester.post(message, share.packet, share.packets);
-            self.queue_data(index);
-        }
+        this.outbox.post(request);
+        self.assign(connection);
         Ok(())
     }
 
@@ -415,7 +512,8 @@ impl Transport for RoceV2 {
         if this.failure.is_some() {
             self.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
         } else {
-            this.inbox.post(request, |_| {});
+            let completions = &mut self.completions;
+            this.inbox.post(request, |effect| completions.extend(effect.completion(connection)));
         }
     }
 
@@ -426,6 +524,8 @@ impl Transport for RoceV2 {
         }
         match body {
             Body::RoceData(data) => return self.handle_data(now, envelope.ecn, data, regions),
+            Body::RoceResponse(response) => return self.handle_response(now, envelope, response),
+            Body::RoceRequest(asked) => self.handle_request(now, envelope.ecn, asked, regions),
             Body::RoceAck(ack) => self.handle_ack(now, ack),
             Body::RoceCnp(cnp) => self.handle_cnp(now, cnp),
             Body::RoceSack(sack) => self.handle_sack(now, sack),
@@ -467,6 +567,14 @@ impl Transport for RoceV2 {
         self.completions.pop_front()
     }
 
+    fn poll_atomic(&mut self) -> Option<Atomic> {
+        self.atomics.pop_front()
+    }
+
+    fn answer_atomic(&mut self, atomic: &Atomic, before: u64) {
+        self.found(atomic, before);
+    }
+
     fn ports_ready(&self) -> u32 {
         self.ready
     }
@@ -478,6 +586,24 @@ impl Transport for RoceV2 {
     fn stuck(&self) -> Vec<Stuck> {
         let connections = self.connections.iter().enumerate();
         connections.filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id))).collect()
+    }
+}
+
+/// The NAK that tells of a refusal.
+const fn nak_of(verdict: Verdict) -> RoceAckKind {
+    match verdict {
+        Verdict::LengthError => RoceAckKind::InvalidNak,
+        Verdict::PeerFailed => RoceAckKind::OperationNak,
+        _ => RoceAckKind::AccessNak,
+    }
+}
+
+/// How the request ends that a NAK refuses.
+const fn status_of(kind: RoceAckKind) -> CompletionStatus {
+    match kind {
+        RoceAckKind::InvalidNak => CompletionStatus::LengthError,
+        RoceAckKind::OperationNak => CompletionStatus::PeerFailed,
+        _ => CompletionStatus::AccessError,
     }
 }
 

@@ -12,7 +12,10 @@ impl Observe for RoceV2 {
 
     fn observe(&self, show: &mut dyn FnMut(Sample)) {
         let all = self.qps.chunks(self.qps_per_connection as usize).enumerate();
-        for (id, qps) in all.filter(|&(id, _)| self.connections[id].outbox.posted_bytes() > 0) {
+        let used = |id: usize, qps: &[Qp]| {
+            self.connections[id].outbox.end() > 0 || qps.iter().any(|qp| qp.responder.answers())
+        };
+        for (id, qps) in all.filter(|&(id, qps)| used(id, qps)) {
             let connection = &self.connections[id];
             let windows = || qps.iter().map(|qp| u64::from(self.window_bytes(qp)));
             show(Sample::Connection(ConnectionSample {

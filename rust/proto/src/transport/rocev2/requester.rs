@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{Rate, Time, units::PS_PER_S};
 
 use super::dcqcn::{Limiter, Params};
+use super::psn;
 use super::selective::Scoreboard;
 use crate::outbox::Piece;
 
@@ -21,6 +22,8 @@ struct Part {
     /// Sequence number of that packet, and of the one after the last.
     psn: u32,
     end: u32,
+    /// It is one packet that asks for all these, which are the peer's.
+    asks: bool,
 }
 
 /// A packet to be sent.
@@ -30,8 +33,12 @@ pub struct Next {
     pub piece: Piece,
     /// Its sequence number.
     pub psn: u32,
+    /// Packets of the answer that it asks for.
+    pub answer: u32,
     /// It is the first of its RC message and carries the RETH.
     pub first: bool,
+    /// It is the last of its RC message.
+    pub last: bool,
     /// It asks for an acknowledgement.
     pub ack_request: bool,
     /// It has been sent before.
@@ -52,8 +59,15 @@ pub struct Requester {
     max: u32,
     /// End of what has been posted.
     posted: u32,
+    /// Requests sent and not completely answered, and the most there may be.
+    asking: u32,
+    depth: u32,
     /// The next packet is the first after a rewind.
     rewound: bool,
+    /// Went back for the answer to this one: no other sign of its loss counts before it is here.
+    implied: Option<u32>,
+    /// RNR NAKs in a row without progress.
+    pub not_ready: u32,
     /// Expiries in a row without progress.
     pub timeouts: u32,
     /// The acknowledgement timer expires then; `NEVER` while nothing is in flight.
@@ -75,24 +89,45 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Nothing posted.
-    pub fn new() -> Requester {
-        Requester { deadline: Time::NEVER, timer_entry: Time::NEVER, wake: Time::NEVER, ..Requester::default() }
+    /// Nothing posted; the first packet will be `psn`. At most `depth` requests will wait for answers.
+    pub fn new(psn: u32, depth: u32) -> Requester {
+        Requester {
+            una: psn,
+            next: psn,
+            max: psn,
+            posted: psn,
+            depth,
+            deadline: Time::NEVER,
+            timer_entry: Time::NEVER,
+            wake: Time::NEVER,
+            ..Requester::default()
+        }
     }
 
     /// With selective repeat instead of go-back-N, if it is on.
     pub fn selective(self, on: bool) -> Requester {
-        Requester { selective: on.then(Box::default), ..self }
+        Requester { selective: on.then(|| Box::new(Scoreboard::new(self.una))), ..self }
     }
 
-    /// Appends `[packet, packet + packets)` of `message`.
-    pub fn post(&mut self, message: u32, packet: u32, packets: u32) {
+    /// Appends `[packet, packet + packets)` of `message`: packets that carry it, or that one packet `asks` for.
+    pub fn post(&mut self, message: u32, packet: u32, packets: u32, asks: bool) {
         let psn = self.posted;
         self.posted += packets;
-        self.parts.push_back(Part { message, packet, psn, end: self.posted });
+        self.parts.push_back(Part { message, packet, psn, end: self.posted, asks });
     }
 
-    /// Packets sent and not acknowledged, since the last rewind.
+    /// The oldest sequence number that is not acknowledged.
+    pub fn una(&self) -> u32 {
+        self.una
+    }
+
+    /// The message that sequence number `psn` is part of; of what is posted and not acknowledged.
+    pub fn message_at(&self, psn: u32) -> Option<u32> {
+        let part = self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
+        (part.psn <= psn).then_some(part.message)
+    }
+
+    /// Packets sent or asked for and not acknowledged, since the last rewind.
     pub fn in_flight(&self) -> u32 {
         self.next - self.una
     }
@@ -104,7 +139,14 @@ impl Requester {
 
     /// Whether there is something that a window of `window` packets (0: none) lets out.
     pub fn can_send(&self, window: u32) -> bool {
-        self.has_lost() || self.next < self.posted && (window == 0 || self.in_flight() < window)
+        let room = if window == 0 { psn::REACH } else { window.min(psn::REACH) };
+        let fresh =
+            self.next < self.posted && self.in_flight() < room && (self.asking < self.depth || !self.next_asks());
+        fresh || self.has_lost()
+    }
+
+    fn next_asks(&self) -> bool {
+        self.parts.get(self.cursor as usize).is_some_and(|part| part.asks)
     }
 
     /// When pace and receiver let the next packet go; if that is later than `now`, the instant at
@@ -113,6 +155,11 @@ impl Requester {
         if self.silent_until > now {
             return self.silent_until;
         }
+        self.pace_at(params, now)
+    }
+
+    /// The same of what does not wait for the receiver: an answer.
+    pub fn pace_at(&mut self, params: Option<&Params>, now: Time) -> Time {
         let (Some(limiter), Some(params)) = (&mut self.limiter, params) else {
             return now;
         };
@@ -134,18 +181,20 @@ impl Requester {
         }
         let part = *self.parts.get(self.cursor as usize)?;
         let psn = self.next;
-        self.next += 1;
+        let answer = if part.asks { part.end - psn } else { 0 };
+        self.next += answer.max(1);
         let resent = psn < self.max;
         self.max = self.max.max(self.next);
         let last = self.next == part.end;
         self.cursor += u32::from(last);
-        let stop = last || self.in_flight() == window;
+        self.asking += u32::from(part.asks);
+        let stop = last || window > 0 && self.in_flight() >= window;
         let ack_request = std::mem::take(&mut self.rewound) || stop || now.since(self.asked) >= patience;
         if ack_request {
             self.asked = now;
         }
         let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
-        Some(Next { piece, psn, first: psn == part.psn, ack_request, resent })
+        Some(Next { piece, psn, answer, first: psn == part.psn, last, ack_request, resent })
     }
 
     /// A lost packet, on its own. Each asks for an acknowledgement: nothing else may follow.
@@ -153,7 +202,8 @@ impl Requester {
         let part = *self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
         self.asked = now;
         let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
-        Some(Next { piece, psn, first: psn == part.psn, ack_request: true, resent: true })
+        let last = psn + 1 == part.end;
+        Some(Next { piece, psn, answer: 0, first: psn == part.psn, last, ack_request: true, resent: true })
     }
 
     /// A packet of `len` bytes has gone out.
@@ -165,13 +215,15 @@ impl Requester {
     }
 
     /// Everything below `end` has arrived: calls `packet` with the message of each packet newly
-    /// acknowledged. True if there was one.
+    /// acknowledged. True if there was one. What waits for an answer, and all after it, is acknowledged by that alone.
     pub fn acknowledge(&mut self, end: u32, mut packet: impl FnMut(u32)) -> bool {
-        if end <= self.una || end > self.max {
+        let before = self.una;
+        if end <= before || end > self.max {
             return false;
         }
         while self.una < end
             && let Some(&part) = self.parts.front()
+            && !part.asks
         {
             let stop = end.min(part.end);
             for _ in self.una..stop {
@@ -183,6 +235,14 @@ impl Requester {
                 self.cursor = self.cursor.saturating_sub(1);
             }
         }
+        let progress = self.una > before;
+        if progress {
+            self.progressed();
+        }
+        progress
+    }
+
+    fn progressed(&mut self) {
         if let Some(board) = &mut self.selective {
             board.acknowledged(self.una);
         }
@@ -191,6 +251,26 @@ impl Requester {
             self.go_to(self.una);
         }
         self.timeouts = 0;
+        self.not_ready = 0;
+    }
+
+    /// Whether `end` was told to have arrived, and the answer to a request before it is missing.
+    pub fn misses(&self, end: u32) -> bool {
+        end > self.una && end <= self.max && self.parts.front().is_some_and(|part| part.asks)
+    }
+
+    /// Packet `psn` of an answer has come. True if it is the next one.
+    pub fn answered(&mut self, psn: u32) -> bool {
+        let Some(&part) = self.parts.front().filter(|part| part.asks && psn == self.una && psn < self.max) else {
+            return false;
+        };
+        self.una += 1;
+        if self.una == part.end {
+            self.parts.pop_front();
+            self.asking -= u32::from(self.cursor > 0);
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+        self.progressed();
         true
     }
 
@@ -213,7 +293,7 @@ impl Requester {
     pub fn expired(&mut self, now: Time, silence: Time) {
         match &mut self.selective {
             Some(board) => board.expired(now.since(self.last.0) >= silence, self.next),
-            None => _ = self.rewind(self.una),
+            None => self.rewind_all(),
         }
     }
 
@@ -242,6 +322,22 @@ impl Requester {
         self.selective.as_ref().is_some_and(|board| board.first_lost() == Some(self.una))
     }
 
+    /// Goes back to the oldest packet that is not acknowledged.
+    pub fn rewind_all(&mut self) {
+        self.rewind(self.una);
+        self.implied = Some(self.una);
+    }
+
+    /// Goes back to the oldest packet, whose answer is missing, unless it has been asked for again already: what
+    /// shows the loss may have been on its way before that. True if it has an effect.
+    pub fn rewind_missing(&mut self) -> bool {
+        let fresh = self.implied != Some(self.una) && self.next > self.una;
+        if fresh {
+            self.rewind_all();
+        }
+        fresh
+    }
+
     /// Rate and ECN estimate (thousandths) of the limiter as they stood at its last event, if there is one.
     pub fn limited(&self, params: Option<&Params>) -> Option<(Option<Rate>, u16)> {
         let (limiter, params) = (self.limiter.as_ref()?, params?);
@@ -260,6 +356,7 @@ impl Requester {
     pub fn clear(&mut self) {
         self.parts.clear();
         self.cursor = 0;
+        self.asking = 0;
         self.una = self.posted;
         self.next = self.posted;
         self.max = self.posted;
@@ -270,6 +367,7 @@ impl Requester {
     fn go_to(&mut self, psn: u32) {
         self.next = psn;
         self.cursor = self.parts.partition_point(|part| part.end <= psn) as u32;
+        self.asking = self.parts.iter().take(self.cursor as usize).filter(|part| part.asks).count() as u32;
     }
 }
 
@@ -295,9 +393,9 @@ mod tests {
 
     #[test]
     fn sequence_numbers_map_to_the_pieces_of_each_part_after_any_rewind() {
-        let mut requester = Requester::new();
-        requester.post(7, 10, 3);
-        requester.post(9, 0, 2);
+        let mut requester = Requester::new(0, 2);
+        requester.post(7, 10, 3, false);
+        requester.post(9, 0, 2, false);
         let all = [(0, 7, 10), (1, 7, 11), (2, 7, 12), (3, 9, 0), (4, 9, 1)];
         assert_eq!(drain(&mut requester), all);
         for psn in (0..5).rev() {
@@ -307,18 +405,18 @@ mod tests {
         let mut acked = Vec::new();
         assert!(requester.acknowledge(4, |message| acked.push(message)));
         assert_eq!(acked, [7, 7, 7, 9]);
-        requester.expired(Time::ZERO, Time::ZERO);
-        requester.post(11, 0, 1);
+        requester.rewind_all();
+        requester.post(11, 0, 1, false);
         assert_eq!(drain(&mut requester), [(4, 9, 1), (5, 11, 0)]);
     }
 
     #[test]
     fn an_acknowledgement_overtakes_a_rewind() {
-        let mut requester = Requester::new();
-        requester.post(1, 0, 6);
-        requester.post(2, 0, 6);
+        let mut requester = Requester::new(0, 2);
+        requester.post(1, 0, 6, false);
+        requester.post(2, 0, 6, false);
         drain(&mut requester);
-        requester.expired(Time::ZERO, Time::ZERO);
+        requester.rewind_all();
         assert!(requester.acknowledge(8, |_| {}));
         assert_eq!(drain(&mut requester), [(8, 2, 2), (9, 2, 3), (10, 2, 4), (11, 2, 5)]);
         assert!(!requester.acknowledge(8, |_| {}), "old news");
@@ -327,8 +425,8 @@ mod tests {
 
     #[test]
     fn acknowledgements_are_asked_for_where_the_sender_would_wait() {
-        let mut requester = Requester::new();
-        requester.post(1, 0, 5);
+        let mut requester = Requester::new(0, 2);
+        requester.post(1, 0, 5, false);
         let (window, patience) = (3, Time::from_us(500));
         let asks = |requester: &mut Requester, us| {
             requester.take(window, Time::from_us(us), patience).is_some_and(|next| next.ack_request)
@@ -339,7 +437,7 @@ mod tests {
         assert_eq!([4, 5].map(|us| asks(&mut requester, us)), [false, true], "end of part");
         requester.rewind(3);
         assert!(asks(&mut requester, 6), "first after a rewind");
-        requester.post(2, 0, 5);
+        requester.post(2, 0, 5, false);
         requester.take(window, Time::from_us(7), patience);
         requester.acknowledge(5, |_| {});
         assert_eq!(
@@ -353,8 +451,8 @@ mod tests {
     fn a_paced_packet_waits_for_its_time_and_no_longer() {
         let line = Rate::from_gbps(200);
         let params = Params::new(crate::DcqcnPreset::Paper, line);
-        let mut requester = Requester::new();
-        requester.post(1, 0, 2);
+        let mut requester = Requester::new(0, 2);
+        requester.post(1, 0, 2, false);
         requester.congested(params.as_ref().expect("rate control"), Time::ZERO);
         assert_eq!(requester.ready_at(params.as_ref(), Time::ZERO), Time::ZERO);
         requester.sent(params.as_ref(), Time::ZERO, 1000);

@@ -2,6 +2,7 @@
 
 use metaroce_wire::{RoceAckKind, Time};
 
+use super::answers::{Answer, Answers, Response};
 use super::selective::Early;
 
 /// A control packet that a QP is to send.
@@ -41,11 +42,20 @@ pub struct Responder {
     ack_owed: bool,
     nak_owed: Option<RoceAckKind>,
     cnp_owed: bool,
+    /// Messages completed.
+    msn: u32,
+    /// Once there has been a Read or an atomic.
+    answers: Option<Box<Answers>>,
     /// Selective repeat: what is there beyond `expected`.
     early: Option<Box<Early>>,
 }
 
 impl Responder {
+    /// Expects `psn` first.
+    pub fn new(psn: u32) -> Responder {
+        Responder { expected: psn, ..Responder::default() }
+    }
+
     /// With selective repeat instead of go-back-N, if it is on.
     pub fn selective(self, on: bool) -> Responder {
         Responder { early: on.then(Box::default), ..self }
@@ -54,6 +64,16 @@ impl Responder {
     /// Whether packet `psn` is beyond the expected one, and may be placed.
     pub fn is_early(&self, psn: u32) -> bool {
         self.early.is_some() && psn > self.expected
+    }
+
+    /// The sequence number that is expected.
+    pub fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Messages completed.
+    pub fn msn(&self) -> u32 {
+        self.msn
     }
 
     /// Classifies a packet. A duplicate is acknowledged every time: the acknowledgement that its
@@ -105,6 +125,69 @@ impl Responder {
         }
     }
 
+    /// It was the last of its message, or not.
+    pub fn completed(&mut self, last: bool) {
+        self.msn += u32::from(last);
+    }
+
+    /// The expected packet was a request, and is to be answered. The answer acknowledges all before it.
+    pub fn accept_request(&mut self, answer: Answer, depth: u32) {
+        self.expected = answer.end;
+        self.msn += 1;
+        self.unacked = 0;
+        self.nak_sent = false;
+        self.nak_owed = None;
+        self.ack_owed = false;
+        self.answers.get_or_insert_default().push(Answer { msn: self.msn, ..answer }, depth);
+    }
+
+    /// A request has come again.
+    pub fn repeat(&mut self, answer: Answer) {
+        let answer = Answer { msn: self.msn, ..answer };
+        if let Some(answers) = &mut self.answers {
+            answers.repeat(answer);
+        }
+    }
+
+    /// An atomic is executed.
+    pub fn found(&mut self, value: u64) {
+        if let Some(answers) = &mut self.answers {
+            answers.found(value);
+        }
+    }
+
+    /// Whether there is an answer to send.
+    pub fn has_answer(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.is_ready())
+    }
+
+    /// Whether that goes before a request of this QP's own.
+    pub fn answer_first(&self) -> bool {
+        self.answers.as_ref().is_some_and(|answers| answers.is_first())
+    }
+
+    /// A request of this QP's own has been sent.
+    pub fn request_sent(&mut self) {
+        if let Some(answers) = &mut self.answers {
+            answers.request_sent();
+        }
+    }
+
+    /// The next packet of an answer.
+    pub fn take_answer(&mut self, mtu: u32) -> Option<Response> {
+        self.answers.as_mut()?.take(mtu)
+    }
+
+    /// Whether it has ever answered.
+    pub fn answers(&self) -> bool {
+        self.answers.is_some()
+    }
+
+    /// What it says of a request stands behind all answers before it.
+    fn may_acknowledge(&self) -> bool {
+        self.answers.as_ref().is_none_or(|answers| !answers.is_pending())
+    }
+
     /// The expected packet cannot be taken.
     pub fn nak(&mut self, kind: RoceAckKind) {
         self.nak_sent = true;
@@ -121,7 +204,8 @@ impl Responder {
 
     /// Whether a control packet is owed.
     pub fn owes(&self) -> bool {
-        self.ack_owed || self.cnp_owed || self.nak_owed.is_some() || self.early.as_ref().is_some_and(|e| e.owes())
+        let acknowledges = self.ack_owed || self.nak_owed.is_some() || self.early.as_ref().is_some_and(|e| e.owes());
+        self.cnp_owed || acknowledges && self.may_acknowledge()
     }
 
     /// The control packet to send now: its sequence number is that of this moment, so that
@@ -129,6 +213,9 @@ impl Responder {
     pub fn take(&mut self) -> Option<Control> {
         if std::mem::take(&mut self.cnp_owed) {
             return Some(Control::Cnp);
+        }
+        if !self.may_acknowledge() {
+            return None;
         }
         if let Some((psn, bits)) = self.early.as_mut().and_then(|early| early.take(self.expected)) {
             return Some(Control::Sack(self.expected, psn, bits));
@@ -140,7 +227,7 @@ impl Responder {
         }
         acked.then(|| {
             self.unacked = 0;
-            Control::Ack(RoceAckKind::Ack, self.expected.saturating_sub(1))
+            Control::Ack(RoceAckKind::Ack, self.expected.wrapping_sub(1))
         })
     }
 
@@ -150,6 +237,7 @@ impl Responder {
         self.cnp_owed = false;
         self.nak_owed = None;
         self.early.iter_mut().for_each(|early| early.clear());
+        self.answers = None;
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{RoceSack, Time};
 
 use super::requester::Requester;
-use super::{LADDER, RoceV2};
+use super::{LADDER, RoceV2, psn};
 use crate::config::{Environment, Recovery, RoceConfig};
 
 /// With fewer packets in flight than this the short timer runs (IRN).
@@ -67,6 +67,11 @@ pub struct Scoreboard {
 }
 
 impl Scoreboard {
+    /// Nothing sent; the first packet will be `psn`.
+    pub fn new(psn: u32) -> Scoreboard {
+        Scoreboard { base: psn, seen: psn, timed: psn, ..Scoreboard::default() }
+    }
+
     fn has(&self, psn: u32) -> bool {
         psn < self.base || self.arrived.get((psn - self.base) as usize).is_some_and(|&arrived| arrived)
     }
@@ -214,10 +219,12 @@ impl RoceV2 {
         let Some(index) = self.find(sack.connection, sack.qp) else {
             return;
         };
-        let progress = self.acknowledge(index, sack.expected);
+        let una = self.qps[index as usize].requester.una();
+        let (expected, arrived) = (psn::nearest(una, sack.expected), psn::nearest(una, sack.arrived));
+        let progress = self.acknowledge(index, expected);
         let requester = &mut self.qps[index as usize].requester;
         let known = requester.has_lost_oldest();
-        let lost = requester.sacked(sack.arrived, sack.bits);
+        let lost = requester.sacked(arrived, sack.bits);
         let found_oldest = !known && requester.has_lost_oldest();
         if lost > 0 {
             self.counters.gap_detections += u64::from(lost);

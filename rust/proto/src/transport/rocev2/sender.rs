@@ -2,12 +2,15 @@
 //! turn, each as its window and its pace allow.
 
 use metaroce_wire::{
-    Body, Class, Cnp, Envelope, Packet, PlaneId, RoceAck, RoceAckKind, RoceData, RoceSack, Time, lengths,
+    Body, Class, Cnp, ConnId, Envelope, Opcode, Packet, PlaneId, Request, RoceAck, RoceAckKind, RoceData, RoceRequest,
+    RoceSack, Segment, Time, lengths,
 };
 
-use super::RoceV2;
+use super::requester::Next;
 use super::responder::Control;
 use super::selective::FEW;
+use super::{Qp, RoceV2, psn};
+use crate::outbox::Cargo;
 
 impl RoceV2 {
     /// Puts a QP into the ring of its port, unless it has nothing that its window lets out or it
@@ -15,7 +18,8 @@ impl RoceV2 {
     pub(super) fn queue_data(&mut self, index: u32) {
         let qp = &mut self.qps[index as usize];
         let port = &mut self.ports[qp.plane.index()];
-        if !qp.in_ring && qp.requester.wake == Time::NEVER && qp.requester.can_send(port.window) {
+        let request = || qp.requester.wake == Time::NEVER && qp.requester.can_send(port.window);
+        if !qp.in_ring && (request() || qp.responder.has_answer()) {
             qp.in_ring = true;
             port.ring.push_back(index);
             self.ready |= 1 << qp.plane.0;
@@ -44,19 +48,24 @@ impl RoceV2 {
                     self.counters.cnps += 1;
                     (lengths::roce_cnp(), Body::RoceCnp(Cnp { connection, qp: qp.number }))
                 }
-                Control::Ack(kind, psn) => {
+                Control::Ack(kind, number) => {
                     self.counters.acks += 1;
                     self.counters.naks += u64::from(kind == RoceAckKind::SequenceNak);
-                    (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, qp: qp.number, kind }))
+                    let (psn, msn) = (psn::on_wire(number), psn::on_wire(qp.responder.msn()));
+                    (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, msn, qp: qp.number, kind }))
                 }
                 Control::Sack(expected, arrived, bits) => {
                     self.counters.acks += 1;
+                    let (expected, arrived) = (psn::on_wire(expected), psn::on_wire(arrived));
                     let sack = RoceSack { connection, expected, arrived, bits, qp: qp.number };
                     (lengths::roce_sack(), Body::RoceSack(sack))
                 }
             };
+            // It must not overtake the answers before it in a switch: that would look like their loss.
+            let behind = qp.responder.answers() && matches!(control, Control::Ack(..));
+            let class = if behind { Class::Data } else { Class::Control };
             self.queue_control(index);
-            return Some(Packet { envelope: self.envelope(index, len, Class::Control), body });
+            return Some(Packet { envelope: self.envelope(index, len, class), body });
         }
         None
     }
@@ -66,16 +75,27 @@ impl RoceV2 {
             let port = &self.ports[plane.index()];
             let qp = &mut self.qps[index as usize];
             qp.in_ring = false;
-            if !qp.requester.can_send(port.window) {
+            let (answer, request) = (qp.responder.has_answer(), qp.requester.can_send(port.window));
+            let params = port.dcqcn.as_ref();
+            if request {
+                let ready_at = qp.requester.ready_at(params, now);
+                let ready_at = qp.not_before(ready_at, now);
+                if ready_at <= now && !(answer && qp.responder.answer_first()) {
+                    return self.send(now, index);
+                }
+                if !answer {
+                    self.wake_at(index, ready_at);
+                    continue;
+                }
+            } else if !answer {
                 continue;
             }
-            let ready_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
+            let ready_at = qp.requester.pace_at(params, now);
             let ready_at = qp.not_before(ready_at, now);
-            if ready_at > now {
-                self.wake_at(index, ready_at);
-                continue;
+            if ready_at <= now {
+                return self.send_answer(now, index);
             }
-            return self.send(now, index);
+            self.wake_at(index, ready_at);
         }
         None
     }
@@ -85,26 +105,22 @@ impl RoceV2 {
         let port = &self.ports[qp.plane.index()];
         let connection = &mut self.connections[qp.connection as usize];
         let next = qp.requester.take(port.window, now, self.patience)?;
-        let segment = connection.outbox.segment(next.piece);
-        // A part of a Send is what collective libraries issue as a Write to the buffer of the
-        // receive: its first packet carries an address like that of a Write.
-        let len = lengths::roce_data(segment.len.into(), next.first);
+        let (remote, mtu) = (connection.remote, self.config.mtu);
+        let (len, body) = match connection.outbox.cargo(next.piece)? {
+            Cargo::Data(segment, imm) => {
+                if !next.resent {
+                    connection.outbox.sent(segment.len.into());
+                }
+                data(qp, remote, &next, (segment, imm))
+            }
+            Cargo::Request(request) => ask(qp, remote, &next, (&request, mtu)),
+        };
+        qp.responder.request_sent();
         self.counters.data_packets += 1;
         self.counts.count(0, index as usize, |c| c.sent += 1);
-        if next.resent {
-            self.counters.resent += 1;
-        } else {
-            connection.outbox.sent(segment.len.into());
-        }
+        self.counters.resent += u64::from(next.resent);
         qp.requester.sent(port.dcqcn.as_ref(), now, len);
         qp.ramp.iter_mut().for_each(|ramp| ramp.sent(now, len));
-        let body = Body::RoceData(RoceData {
-            segment,
-            connection: connection.remote,
-            psn: next.psn,
-            qp: qp.number,
-            ack_request: next.ack_request,
-        });
         let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
         let again_at = qp.not_before(again_at, now);
         // A timer for few packets is not one for more.
@@ -120,7 +136,7 @@ impl RoceV2 {
         Some(Packet { envelope: self.envelope(index, len, Class::Data), body })
     }
 
-    fn envelope(&self, index: u32, len: u32, class: Class) -> Envelope {
+    pub(super) fn envelope(&self, index: u32, len: u32, class: Class) -> Envelope {
         let qp = &self.qps[index as usize];
         let connection = &self.connections[qp.connection as usize];
         Envelope {
@@ -134,4 +150,34 @@ impl RoceV2 {
             ..Envelope::default()
         }
     }
+}
+
+/// A packet of a Write or Send, and its length.
+fn data(qp: &Qp, connection: ConnId, next: &Next, (segment, imm): (Segment, u32)) -> (u32, Body) {
+    let payload = segment.len.into();
+    // A part of a Send is what collective libraries issue as a Write to the buffer of the
+    // receive: its first packet carries an address like that of a Write.
+    let len = match segment.opcode == Opcode::WriteImm && next.last {
+        true => lengths::roce_last_imm(payload, next.first),
+        false => lengths::roce_data(payload, next.first),
+    };
+    let Next { ack_request, last, .. } = *next;
+    let psn = psn::on_wire(next.psn);
+    (len, Body::RoceData(RoceData { segment, connection, psn, imm, qp: qp.number, ack_request, last }))
+}
+
+/// The request for the rest of a part of a Read, or an atomic, and its length.
+fn ask(qp: &Qp, connection: ConnId, next: &Next, (request, mtu): (&Request, u32)) -> (u32, Body) {
+    let (mut request, mtu) = (*request, u64::from(mtu));
+    let (mut packets, mut len) = (1, lengths::roce_atomic());
+    if request.opcode == Opcode::Read {
+        let (whole, from) = (request.operands[0], u64::from(next.piece.packet) * mtu);
+        packets = whole.div_ceil(mtu) as u32;
+        // One that does not exist is the peer's to refuse.
+        request.address = request.address.saturating_add(from);
+        request.operands = [(u64::from(next.answer) * mtu).min(whole - from), 0];
+        len = lengths::roce_read();
+    }
+    let (psn, packet) = (psn::on_wire(next.psn), next.piece.packet);
+    (len, Body::RoceRequest(RoceRequest { request, connection, psn, packet, packets, qp: qp.number }))
 }

@@ -2,7 +2,7 @@
 
 use metaroce_wire::lengths;
 
-use super::{dcqcn, selective, slow_restart};
+use super::{dcqcn, psn, rnr, selective, slow_restart};
 use crate::settings::Setting;
 use crate::transport::FIRST_PORT;
 
@@ -25,7 +25,7 @@ pub const ROCEV2: &[Setting] = &[
         "exponent",
         (0, 31),
         "verbs default: 67 ms",
-        "t of the fixed timer, 4.096 us x 2^t.",
+        "t of the fixed timer, 4.096 us x 2^t; 0 = no timer.",
     ),
     Setting::number(
         "adaptive_base_ps",
@@ -65,12 +65,34 @@ pub const ROCEV2: &[Setting] = &[
     ),
     Setting::choice("dcqcn", &["paper", "nic", "off"], "SIGCOMM 2015; NIC defaults", "Rate control parameters."),
     Setting::number(
-        "rnr_delay_ps",
-        "ps",
-        (MICROSECOND, SECOND),
-        "IBTA table: the 0.01 ms step",
-        "Wait of a requester after an RNR NAK.",
+        "rnr_timer",
+        "code",
+        (0, 31),
+        "IBTA table 45: the 0.01 ms step",
+        "Wait that an RNR NAK asks for: 1 = 0.01 ms, 31 = 491.52 ms, 0 = 655.36 ms.",
     ),
+    Setting::number(
+        "rnr_retry",
+        "NAKs",
+        (0, rnr::FOR_EVER as u64),
+        "IBTA: 7 is no limit",
+        "RNR NAKs in a row without progress before the QP fails.",
+    ),
+    Setting::number(
+        "timeout_spread_percent",
+        "percent",
+        (100, 400),
+        "IBTA allows 400; ours: in its favour",
+        "Longest time that the fixed timer may take, of the nominal one.",
+    ),
+    Setting::number(
+        "read_depth",
+        "requests",
+        (1, 128),
+        "ConnectX: max_rd_atomic",
+        "Reads and atomics of a QP that may wait for answers, and results kept.",
+    ),
+    Setting::number("first_psn", "number", (0, (1 << 24) - 1), "ours", "First packet sequence number of every QP."),
     Setting::choice(
         "recovery",
         &["go-back-n", "selective-repeat"],
@@ -353,6 +375,14 @@ pub const ROCEV2: &[Setting] = &[
         "IBTA",
         "Unit of the fixed timer: this x 2^timeout_exponent.",
     ),
+    Setting::fixed("rnr_unit", "ps", rnr::UNIT_PS, "IBTA table 45", "Unit of the table of RNR NAK timers."),
+    Setting::fixed(
+        "psn_reach",
+        "packets",
+        psn::REACH as u64,
+        "IBTA",
+        "Most sequence numbers that may be unacknowledged.",
+    ),
     Setting::fixed(
         "adaptive_doublings",
         "steps",
@@ -389,7 +419,10 @@ pub const ROCEV2: &[Setting] = &[
         "IBTA",
         "Address, key and length, in the first packet of a message.",
     ),
-    Setting::fixed("aeth", "bytes", lengths::AETH as u64, "IBTA", "In every ACK and NAK."),
+    Setting::fixed("aeth", "bytes", lengths::AETH as u64, "IBTA", "In ACKs, NAKs, and at both ends of an answer."),
+    Setting::fixed("immdt", "bytes", lengths::IMM as u64, "IBTA", "Immediate data, in the last packet of a message."),
+    Setting::fixed("atomic_eth", "bytes", lengths::ATOMIC_ETH as u64, "IBTA", "Address, key, operands of an atomic."),
+    Setting::fixed("atomic_ack", "bytes", lengths::ATOMIC_ACK as u64, "IBTA", "What an atomic found."),
     Setting::fixed("cnp", "bytes", lengths::CNP as u64, "IBTA", "Reserved bytes of a congestion notification."),
     Setting::fixed("icrc", "bytes", lengths::ICRC as u64, "IBTA", "Check value of every packet."),
 ];
