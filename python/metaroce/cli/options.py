@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter, Token
 
+from ..config import TRANSPORTS
 from ..errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class PerfOptions:
 class TransportOptions:
     """What a single run is sent over."""
 
-    transport: Annotated[str, Parameter(help="metaroce, rocev2-adaptive, rocev2-67ms or rocev2-pfc.")] = "metaroce"
+    transport: Annotated[str, Parameter(help=", ".join(TRANSPORTS) + ".")] = "metaroce"
     loss: Annotated[str, Parameter(help="Probability in [0, 1), as 0.01 or 1%.")] = "0"
     fault: Annotated[
         tuple[str, ...],

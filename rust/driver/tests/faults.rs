@@ -102,7 +102,7 @@ fn a_dead_spine_link_or_spine_leaves_its_plane_working() {
 // [I1]
 #[test]
 fn payload_survives_planes_that_flap() {
-    for kind in ["metaroce", "rocev2"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
         let job = all_to_all(8, 50_000, 4);
         let mut spec = SMALL.spec(kind, 8);
         spec["faults"] = json!([
@@ -121,7 +121,7 @@ fn payload_survives_planes_that_flap() {
 // [I15]
 #[test]
 fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
-    for kind in ["metaroce", "rocev2"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
         let faults = (0..4).map(|plane| fault(50, "plane", plane, false)).collect();
         let outcome = run(&NET, kind, 16 << 20, faults);
         assert_eq!(outcome.status, Status::Stalled, "{kind}");
@@ -137,7 +137,7 @@ fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
 // [I15]
 #[test]
 fn a_collective_without_links_stalls_soon() {
-    for kind in ["metaroce", "rocev2"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
         let job = all_to_all(8, 100_000, 4);
         let mut spec = SMALL.spec(kind, 8);
         spec["memory_bytes"] = json!(job.memory);

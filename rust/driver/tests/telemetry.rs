@@ -121,7 +121,7 @@ proptest! {
 
     #[test]
     fn recording_changes_nothing_and_agrees_with_the_totals(
-        kind in prop::sample::select(vec!["metaroce", "rocev2"]),
+        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr"]),
         loss in prop::sample::select(vec![0.0, 0.01, 0.2]),
         faults in prop::collection::vec((0..300u64, 0..2u32, any::<bool>()), 0..4),
         ring in any::<bool>(),
@@ -139,7 +139,7 @@ proptest! {
 
 #[test]
 fn a_lossless_run_ends_with_all_bytes_sent_and_acknowledged() {
-    for kind in ["metaroce", "rocev2"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
         let outcome = Job::write(8, 7, 100_001).run(&recorded(&SMALL.spec(kind, 8), 2 * US));
         let Tables { connections, paths } = tables(&outcome);
         let end = last(&connections.time_ps).start;
@@ -184,7 +184,7 @@ fn paths_of_a_dead_plane_are_shown_as_down() {
 
 #[test]
 fn a_stalled_run_and_one_at_its_limit_end_as_they_would() {
-    for kind in ["metaroce", "rocev2"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
         let mut spec = spec(kind, 0.0, &[(5, 0, false), (5, 1, false)], 1);
         for (limit, status) in [(json!(50 * US + 1), Status::Bound), (json!(null), Status::Stalled)] {
             spec["time_limit_ps"] = limit;

@@ -5,6 +5,7 @@ use metaroce_wire::{HostId, Rate, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{self, RangeError, Setting};
+use crate::transport::rocev2::settings::LONGEST_TIMER;
 
 /// What an endpoint is told of its place in the world: a NIC knows its ports, and is configured
 /// with a base round trip time as NICs of this class are.
@@ -31,7 +32,7 @@ pub enum TransportConfig {
 }
 
 impl TransportConfig {
-    /// Checks every number against its row in [`TransportConfig::settings`].
+    /// Checks every number against its row in [`TransportConfig::settings`], and what must be in order.
     ///
     /// # Errors
     /// [`RangeError`] for the first one out of range.
@@ -39,7 +40,16 @@ impl TransportConfig {
         settings::check(
             self.settings(),
             &serde_json::to_value(self).unwrap_or_default(), /* plain fields: cannot fail */
-        )
+        )?;
+        match self {
+            TransportConfig::RoceV2(roce) if roce.rto_high_ps < roce.rto_low_ps => Err(RangeError {
+                field: "rto_high_ps",
+                value: roce.rto_high_ps,
+                least: roce.rto_low_ps,
+                most: LONGEST_TIMER,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// What can be set, and the constants that cannot.
@@ -244,6 +254,16 @@ pub enum RoceTimer {
     Adaptive,
 }
 
+/// What a RoCEv2 QP does about a lost packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recovery {
+    /// Everything from it on is sent again; the receiver drops what comes early (IBTA RC).
+    GoBackN,
+    /// It alone is sent again; the receiver keeps what comes early (IRN, SIGCOMM 2018).
+    SelectiveRepeat,
+}
+
 /// DCQCN parameter set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -323,6 +343,36 @@ pub struct RoceConfig {
     pub read_depth: u32,
     /// First packet sequence number of every QP, 24 bits.
     pub first_psn: u32,
+    /// What is sent again after a loss. With selective repeat, the two timers below take the place of `timer`.
+    pub recovery: Recovery,
+    /// Selective repeat: timer with fewer than 3 packets in flight, picoseconds (IRN: 100 us).
+    pub rto_low_ps: u64,
+    /// Selective repeat: timer otherwise, picoseconds (IRN: 320 us).
+    pub rto_high_ps: u64,
+    /// DCQCN: g of alpha, 1/1024; 0 = the preset's.
+    pub dcqcn_gain: u32,
+    /// DCQCN: alpha decays once in this, microseconds; 0 = the preset's.
+    pub dcqcn_alpha_timer_us: u64,
+    /// DCQCN: at most one cut in this, microseconds; 0 = the preset's.
+    pub dcqcn_cut_spacing_us: u64,
+    /// DCQCN: at most one CNP of a QP in this, microseconds; 0 = the preset's.
+    pub dcqcn_cnp_gap_us: u64,
+    /// DCQCN: period of the timed increase, microseconds; 0 = the preset's.
+    pub dcqcn_increase_timer_us: u64,
+    /// DCQCN: bytes of the counted increase, bytes; 0 = the preset's.
+    pub dcqcn_increase_bytes: u64,
+    /// DCQCN: rounds of fast recovery; 0 = the preset's.
+    pub dcqcn_stages: u32,
+    /// DCQCN: additive increase, not scaled with the line rate, Mbit/s; 0 = the preset's.
+    pub dcqcn_additive_mbps: u64,
+    /// DCQCN: hyper increase, not scaled with the line rate, Mbit/s; 0 = the preset's.
+    pub dcqcn_hyper_mbps: u64,
+    /// DCQCN: least rate of a QP, Mbit/s; 0 = the preset's.
+    pub dcqcn_least_mbps: u64,
+    /// A QP that has lost something comes back to its rate in steps (NICs have it; what it does is ours). Off (ours).
+    pub slow_restart: bool,
+    /// The same after an idle time. Off (ours).
+    pub slow_restart_idle: bool,
 }
 
 impl Default for RoceConfig {
@@ -346,6 +396,21 @@ impl Default for RoceConfig {
             timeout_spread_percent: 100,
             read_depth: 16,
             first_psn: 0,
+            recovery: Recovery::GoBackN,
+            rto_low_ps: 100_000_000,
+            rto_high_ps: 320_000_000,
+            dcqcn_gain: 0,
+            dcqcn_alpha_timer_us: 0,
+            dcqcn_cut_spacing_us: 0,
+            dcqcn_cnp_gap_us: 0,
+            dcqcn_increase_timer_us: 0,
+            dcqcn_increase_bytes: 0,
+            dcqcn_stages: 0,
+            dcqcn_additive_mbps: 0,
+            dcqcn_hyper_mbps: 0,
+            dcqcn_least_mbps: 0,
+            slow_restart: false,
+            slow_restart_idle: false,
         }
     }
 }

@@ -241,6 +241,14 @@ mod tests {
     }
 
     #[test]
+    fn a_long_timer_shorter_than_the_short_one_is_refused() {
+        let config = RoceConfig { rto_low_ps: 400_000_000, ..RoceConfig::default() };
+        let refused = TransportConfig::RoceV2(config).check().map_err(|e| e.to_string());
+        let told = "transport.rto_high_ps: 320000000 is not allowed; allowed: 400000000 to 1000000000000";
+        assert_eq!(refused, Err(told.to_owned()));
+    }
+
+    #[test]
     fn the_first_number_out_of_range_is_named() {
         for config in
             [TransportConfig::MetaRoce(MetaRoceConfig::default()), TransportConfig::RoceV2(RoceConfig::default())]

@@ -34,6 +34,8 @@ pub const BTH: u32 = 12;
 pub const RETH: u32 = 16;
 /// ACK extended transport header.
 pub const AETH: u32 = 4;
+/// Selective acknowledgement behind the AETH: sequence number 4, bits 8. Ours; IRN's carries one number.
+pub const SACK: u32 = 12;
 /// Immediate data.
 pub const IMM: u32 = 4;
 /// Atomic extended transport header: address, key, two operands.
@@ -100,6 +102,11 @@ pub const fn roce_ack() -> u32 {
     on_wire(BTH + AETH + ICRC)
 }
 
+/// RoCEv2 selective acknowledgement.
+pub const fn roce_sack() -> u32 {
+    on_wire(BTH + AETH + SACK + ICRC)
+}
+
 /// RoCEv2 congestion notification packet: BTH and 16 reserved bytes.
 pub const fn roce_cnp() -> u32 {
     on_wire(BTH + CNP + ICRC)
@@ -126,6 +133,7 @@ mod tests {
         assert_eq!(mr_ack(4), 20 + 46 + 84);
         assert_eq!(roce_data(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!(roce_data(4096, true), 20 + 46 + 32 + 4096);
+        assert_eq!(roce_sack(), 20 + 78);
         assert_eq!(roce_last_imm(0, true), 20 + 82);
         assert_eq!((roce_read(), roce_atomic()), (20 + 78, 20 + 90));
         assert_eq!(roce_response(4096, true), 20 + 46 + 20 + 4096);

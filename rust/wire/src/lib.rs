@@ -15,7 +15,7 @@ pub use hint::RateHint;
 pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
 pub use packet::{
     Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, MrRequest, Opcode, Packet, PathHeader, Request, RoceAck,
-    RoceAckKind, RoceData, RoceRequest, RoceResponse, Segment, Sending, Verdict,
+    RoceAckKind, RoceData, RoceRequest, RoceResponse, RoceSack, Segment, Sending, Verdict,
 };
 pub use prefetch::prefetch;
 pub use units::{Bytes, Rate, Stamp, Time};

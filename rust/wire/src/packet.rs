@@ -100,6 +100,8 @@ pub enum Body {
     RoceAck(RoceAck),
     /// RoCEv2 congestion notification.
     RoceCnp(Cnp),
+    /// RoCEv2 selective acknowledgement.
+    RoceSack(RoceSack),
 }
 
 /// The operation that a packet is part of.
@@ -380,6 +382,22 @@ pub struct RoceAck {
     pub qp: u16,
     /// Which of them.
     pub kind: RoceAckKind,
+}
+
+/// RoCEv2 selective acknowledgement of one packet that came out of order. IRN's carries the cumulative and
+/// this number; the bits, *ours*, make the loss of one harmless.
+#[derive(Clone, Copy, Debug)]
+pub struct RoceSack {
+    /// Connection at the data sender.
+    pub connection: ConnId,
+    /// All before this arrived, and this one did not.
+    pub expected: u32,
+    /// This one arrived.
+    pub arrived: u32,
+    /// Bit k: `arrived - 1 - k` did, too; those before `expected` did.
+    pub bits: u64,
+    /// QP of the pair.
+    pub qp: u16,
 }
 
 /// AETH syndrome.

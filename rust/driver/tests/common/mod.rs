@@ -109,10 +109,14 @@ impl Net {
 
     /// The specification as JSON, for changes that have no method here.
     pub fn spec(&self, kind: &str, ranks: u32) -> Value {
+        let transport = match kind {
+            "rocev2-sr" => json!({"kind": "rocev2", "recovery": "selective-repeat"}),
+            _ => json!({"kind": kind}),
+        };
         json!({
             "seed": 1,
             "fabric": self.json(),
-            "transport": {"kind": kind},
+            "transport": transport,
             "hosts_of_ranks": (0..ranks).collect::<Vec<_>>(),
             "memory_bytes": 1u64 << 32,
             "record_wqes": true,

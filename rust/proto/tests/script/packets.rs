@@ -89,7 +89,7 @@ fn kind_of(packet: &Packet) -> &'static str {
         Body::MrData(_) | Body::RoceData(_) => "data",
         Body::MrRequest(_) | Body::RoceRequest(_) => "request",
         Body::RoceResponse(_) => "response",
-        Body::MrAck(_) | Body::RoceAck(_) => "ack",
+        Body::MrAck(_) | Body::RoceAck(_) | Body::RoceSack(_) => "ack",
         Body::RoceCnp(_) => "cnp",
         Body::MrProbe(_) => "probe",
         Body::MrProbeReply(_) => "reply",

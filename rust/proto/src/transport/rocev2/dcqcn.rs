@@ -7,7 +7,7 @@
 
 use metaroce_wire::{Rate, Time};
 
-use crate::config::DcqcnPreset;
+use crate::config::{DcqcnPreset, RoceConfig};
 
 /// 1 in the fixed point of alpha.
 const ONE: u64 = 1 << 32;
@@ -134,6 +134,27 @@ impl Params {
             additive: scaled(set.additive_mbps),
             hyper: scaled(set.hyper_mbps),
             min_rate: MIN_RATE_MBPS * MBPS,
+        })
+    }
+
+    /// The preset of `config` with what it sets itself, which is not scaled.
+    pub fn of(config: &RoceConfig, line: Rate) -> Option<Params> {
+        let preset = Params::new(config.dcqcn, line)?;
+        let own = |value: u64, preset: u64| if value == 0 { preset } else { value };
+        let timer = |us: u64, preset: Time| Time(own(Time::from_us(us).0, preset.0));
+        let rate = |mbps: u64, preset: u64| own(mbps * MBPS, preset).min(line.0);
+        Some(Params {
+            keep: if config.dcqcn_gain == 0 { preset.keep } else { ONE / 1024 * (1024 - u64::from(config.dcqcn_gain)) },
+            alpha_period: timer(config.dcqcn_alpha_timer_us, preset.alpha_period),
+            spacing: timer(config.dcqcn_cut_spacing_us, preset.spacing),
+            cnp_gap: timer(config.dcqcn_cnp_gap_us, preset.cnp_gap),
+            increase_period: timer(config.dcqcn_increase_timer_us, preset.increase_period),
+            increase_bytes: own(config.dcqcn_increase_bytes, preset.increase_bytes),
+            stages: own(config.dcqcn_stages.into(), preset.stages.into()) as u32,
+            additive: rate(config.dcqcn_additive_mbps, preset.additive),
+            hyper: rate(config.dcqcn_hyper_mbps, preset.hyper),
+            min_rate: rate(config.dcqcn_least_mbps, preset.min_rate),
+            ..preset
         })
     }
 }
@@ -310,6 +331,8 @@ fn decayed(mut alpha: u64, keep: u64, mut ticks: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const LINE: Rate = Rate::from_gbps(200);
@@ -406,6 +429,74 @@ mod tests {
                 limiter.congested(&params, Time::from_us(50 * cnp));
             }
             assert!(limiter.rate >= MBPS);
+        }
+    }
+
+    #[test]
+    fn what_is_set_takes_the_place_of_the_preset_and_the_rest_stays() {
+        for preset in [DcqcnPreset::Paper, DcqcnPreset::Nic] {
+            let plain = RoceConfig { dcqcn: preset, ..RoceConfig::default() };
+            let of = |config: &RoceConfig| format!("{:?}", Params::of(config, LINE).expect("rate control"));
+            assert_eq!(of(&plain), format!("{:?}", params(preset)));
+            let set = RoceConfig {
+                dcqcn_gain: 512,
+                dcqcn_alpha_timer_us: 2,
+                dcqcn_cut_spacing_us: 3,
+                dcqcn_cnp_gap_us: 5,
+                dcqcn_increase_timer_us: 7,
+                dcqcn_increase_bytes: 11,
+                dcqcn_stages: 13,
+                dcqcn_additive_mbps: 17,
+                dcqcn_hyper_mbps: 1_000_000,
+                dcqcn_least_mbps: 19,
+                ..plain
+            };
+            let params = Params::of(&set, LINE).expect("rate control");
+            assert_eq!((params.keep, params.stages, params.increase_bytes), (ONE / 2, 13, 11));
+            assert_eq!((params.additive, params.hyper, params.min_rate), (17 * MBPS, LINE.0, 19 * MBPS));
+            let times = [params.alpha_period, params.spacing, params.cnp_gap, params.increase_period];
+            assert_eq!(times, [2, 3, 5, 7].map(Time::from_us));
+            assert_eq!(params.rule, self::params(preset).rule);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rate_stays_between_its_bounds_and_below_its_target(
+            nic in any::<bool>(),
+            gain in 0..1025u32,
+            times in (0..9u64, 0..9u64, 0..90u64),
+            stages in 0..9u32,
+            rates in (0..250_000u64, 0..250_000u64, 0..250_000u64),
+            steps in prop::collection::vec((0..4u8, 0..400_000_000u64), 1..150),
+        ) {
+            let config = RoceConfig {
+                dcqcn: if nic { DcqcnPreset::Nic } else { DcqcnPreset::Paper },
+                dcqcn_gain: gain,
+                dcqcn_alpha_timer_us: times.0,
+                dcqcn_cut_spacing_us: times.1,
+                dcqcn_increase_timer_us: times.2,
+                dcqcn_increase_bytes: 100_000,
+                dcqcn_stages: stages,
+                dcqcn_additive_mbps: rates.0,
+                dcqcn_hyper_mbps: rates.1,
+                dcqcn_least_mbps: rates.2,
+                ..RoceConfig::default()
+            };
+            let params = Params::of(&config, LINE).expect("rate control");
+            let (mut now, mut limiter) = (Time::ZERO, Limiter::new(&params, Time::ZERO));
+            for (what, span) in steps {
+                match what {
+                    0 => limiter.congested(&params, now),
+                    1 => limiter.sent(&params, 60_000),
+                    _ => now += Time(span),
+                }
+                limiter.catch_up(&params, now);
+                let Limiter { rate, target, alpha, .. } = limiter;
+                prop_assert!(params.min_rate <= rate && rate <= target && target <= LINE.0, "{:?}", limiter);
+                prop_assert!(alpha <= ONE, "{:?}", limiter);
+                prop_assert!(limiter.due() > now);
+            }
         }
     }
 

@@ -29,8 +29,10 @@ mod reads;
 mod requester;
 mod responder;
 mod rnr;
+mod selective;
 mod sender;
 pub(crate) mod settings;
+mod slow_restart;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -44,6 +46,8 @@ use self::connection::{Connection, Failure, entropy, home, plane, readable, spre
 use self::dcqcn::Params;
 use self::requester::Requester;
 use self::responder::{Order, Responder};
+use self::selective::Timers;
+use self::slow_restart::Ramp;
 use super::{Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
@@ -67,6 +71,9 @@ pub struct RoceV2 {
     host: HostId,
     /// Longest time between two requests for an acknowledgement, if packets are sent.
     patience: Time,
+    base_rtt: Time,
+    /// Selective repeat, and its timers.
+    selective: Option<Timers>,
     /// QPs of a connection; QP q of connection c is `qps[c × this + q]`.
     qps_per_connection: u32,
     connections: Vec<Connection>,
@@ -87,6 +94,8 @@ pub struct RoceV2 {
 struct Qp {
     requester: Requester,
     responder: Responder,
+    /// Slow restart, if it is on.
+    ramp: Option<Box<Ramp>>,
     connection: u32,
     /// UDP source port of everything that it sends.
     entropy: u16,
@@ -101,6 +110,7 @@ struct Qp {
 /// The port into one plane.
 #[derive(Debug)]
 struct Port {
+    rate: Rate,
     /// Packets that a QP may have in flight, each counted as a full one; 0 = no limit.
     window: u32,
     dcqcn: Option<Params>,
@@ -118,15 +128,20 @@ impl RoceV2 {
     /// A host without connections.
     pub fn new(config: &RoceConfig, environment: Environment) -> RoceV2 {
         let port = |&rate: &Rate| Port {
+            rate,
             window: window(config, rate, environment.base_rtt),
-            dcqcn: Params::new(config.dcqcn, rate),
+            dcqcn: Params::of(config, rate),
             ring: VecDeque::new(),
             control: VecDeque::new(),
         };
+        let selective = Timers::new(config, &environment);
+        let shortest = selective.map_or_else(|| timeout(config, 0), |timers| timers.after(0, 0));
         RoceV2 {
             config: config.clone(),
             host: environment.host,
-            patience: Time(timeout(config, 0).0 / REQUESTS_A_TIMEOUT),
+            patience: Time(shortest.0 / REQUESTS_A_TIMEOUT),
+            base_rtt: environment.base_rtt,
+            selective,
             qps_per_connection: match config.qps {
                 0 => config.qps_per_plane.max(1) * environment.ports.len() as u32,
                 qps => qps,
@@ -158,7 +173,7 @@ impl RoceV2 {
         let responder = &mut self.qps[index as usize].responder;
         let number = psn::nearest(responder.expected(), data.psn);
         let placement = match responder.arrived(number) {
-            Order::Expected => self.place(index, data, regions),
+            Order::Expected | Order::Early => self.place(index, data, regions),
             Order::Duplicate => {
                 self.counters.duplicates += 1;
                 None
@@ -185,6 +200,7 @@ impl RoceV2 {
 
     fn place(&mut self, index: u32, data: &RoceData, regions: &Regions) -> Option<Placement> {
         let responder = &mut self.qps[index as usize].responder;
+        let number = psn::nearest(responder.expected(), data.psn);
         let completions = &mut self.completions;
         let connection = data.connection;
         let inbox = &mut self.connections[connection.index()].inbox;
@@ -196,18 +212,20 @@ impl RoceV2 {
         };
         match placed {
             Placed::Fresh(placement) => {
-                responder.accept(data.ack_request, self.config.ack_every);
+                responder.accept_any(number, data.ack_request, self.config.ack_every);
                 responder.completed(data.last);
                 self.counters.placed += 1;
                 self.counters.placed_bytes += u64::from(placement.len);
                 Some(placement)
             }
             Placed::Duplicate | Placed::Taken => {
-                responder.accept(data.ack_request, self.config.ack_every);
+                responder.accept_any(number, data.ack_request, self.config.ack_every);
                 responder.completed(data.last);
                 self.counters.duplicates += 1;
                 None
             }
+            // Later than the one that would be refused in order: as if lost.
+            Placed::Refused(Verdict::NotReady) if responder.is_early(number) => None,
             Placed::Refused(Verdict::NotReady) => {
                 responder.nak(RoceAckKind::RnrNak(self.config.rnr_timer as u8));
                 self.counters.rnr += 1;
@@ -245,6 +263,7 @@ impl RoceV2 {
         };
         if missing || rewound && ack.kind == RoceAckKind::SequenceNak {
             self.note_gap(index);
+            self.slow_down(now, index);
         }
         if progress || rewound {
             self.restart_timer(now, index);
@@ -313,14 +332,15 @@ impl RoceV2 {
 
     /// Runs the timer from `now` if packets are in flight, and stops it otherwise.
     fn restart_timer(&mut self, now: Time, index: u32) {
-        let timeouts = self.qps[index as usize].requester.timeouts;
-        let deadline = self.expires(now, index, timeout(&self.config, timeouts));
+        let requester = &self.qps[index as usize].requester;
+        let deadline = self.expires(now, index, self.timeout(requester, requester.timeouts));
         let requester = &mut self.qps[index as usize].requester;
-        if requester.in_flight() == 0 {
+        if requester.in_flight() == 0 || requester.silent_until > now {
             requester.deadline = Time::NEVER;
             return;
         }
         requester.deadline = deadline;
+        requester.timer_started();
         // An earlier entry finds the moved deadline when it is due.
         if requester.timer_entry > deadline {
             requester.timer_entry = deadline;
@@ -332,7 +352,7 @@ impl RoceV2 {
     /// and never takes an exponent of 0 for one.
     fn expires(&self, now: Time, index: u32, span: Time) -> Time {
         let percent = self.config.timeout_spread_percent;
-        if self.config.timer != RoceTimer::Fixed {
+        if self.config.timer != RoceTimer::Fixed || self.selective.is_some() {
             return now + span;
         }
         if self.config.timeout_exponent == 0 {
@@ -367,8 +387,9 @@ impl RoceV2 {
             return;
         }
         // The timer runs again from the moment that the resent packet is on the wire.
-        requester.rewind_all();
+        requester.expired(now, self.selective.map_or(Time::ZERO, |timers| timers.silence()));
         requester.deadline = Time::NEVER;
+        self.slow_down(now, index);
         self.queue_data(index);
     }
 
@@ -424,8 +445,10 @@ impl RoceV2 {
 
     fn silence(&self, qp: &Qp) -> String {
         let timeouts = qp.requester.timeouts;
-        let (first, last) =
-            (readable(timeout(&self.config, 0)), readable(timeout(&self.config, timeouts.saturating_sub(1))));
+        let (first, last) = (
+            readable(self.timeout(&qp.requester, 0)),
+            readable(self.timeout(&qp.requester, timeouts.saturating_sub(1))),
+        );
         let span = if first == last { first } else { format!("{first} to {last}") };
         format!("no progress in {timeouts} timeouts of {span}")
     }
@@ -451,15 +474,20 @@ impl Transport for RoceV2 {
         let id = self.connections.len() as u32;
         self.connections.push(Connection::new(&self.config, self.qps_per_connection, self.host, peer));
         let planes = self.ports.len() as u32;
-        self.qps.extend((0..self.qps_per_connection).map(|number| Qp {
-            requester: Requester::new(self.config.first_psn, self.config.read_depth),
-            responder: Responder::new(self.config.first_psn),
-            connection: id,
-            entropy: entropy(self.config.qp_ports, self.host, peer, number),
-            number: number as u16,
-            plane: plane(&self.config, (self.host, peer), number, planes),
-            in_ring: false,
-            in_control: false,
+        let selective = self.selective.is_some();
+        self.qps.extend((0..self.qps_per_connection).map(|number| {
+            let plane = plane(&self.config, (self.host, peer), number, planes);
+            Qp {
+                requester: Requester::new(self.config.first_psn, self.config.read_depth).selective(selective),
+                responder: Responder::new(self.config.first_psn).selective(selective),
+                ramp: Ramp::new(&self.config, self.ports[plane.index()].rate, self.base_rtt),
+                connection: id,
+                entropy: entropy(self.config.qp_ports, self.host, peer, number),
+                number: number as u16,
+                plane,
+                in_ring: false,
+                in_control: false,
+            }
         }));
         ConnId(id)
     }
@@ -470,7 +498,9 @@ impl Transport for RoceV2 {
 
     fn supports(&self, opcode: Opcode) -> bool {
         // IBTA has had a Flush since 2021 only, and these NICs do not.
-        opcode != Opcode::Flush
+        // Answers of selective repeat would need a SACK of their own; IRN's is not modelled.
+        let carries = matches!(opcode, Opcode::Write | Opcode::WriteImm | Opcode::Send);
+        opcode != Opcode::Flush && (carries || self.selective.is_none())
     }
 
     fn post(&mut self, _now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
@@ -504,6 +534,7 @@ impl Transport for RoceV2 {
             Body::RoceRequest(asked) => self.handle_request(now, envelope.ecn, asked, regions),
             Body::RoceAck(ack) => self.handle_ack(now, ack),
             Body::RoceCnp(cnp) => self.handle_cnp(now, cnp),
+            Body::RoceSack(sack) => self.handle_sack(now, sack),
             _ => {}
         }
         None

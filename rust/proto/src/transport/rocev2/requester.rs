@@ -9,6 +9,7 @@ use metaroce_wire::{Rate, Time, units::PS_PER_S};
 
 use super::dcqcn::{Limiter, Params};
 use super::psn;
+use super::selective::Scoreboard;
 use crate::outbox::Piece;
 
 /// A contiguous part of a message, as one RC message of this QP.
@@ -83,6 +84,8 @@ pub struct Requester {
     last: (Time, u32),
     /// Rate limiter, once a CNP has come.
     limiter: Option<Box<Limiter>>,
+    /// Selective repeat: then `next` never goes back.
+    selective: Option<Box<Scoreboard>>,
 }
 
 impl Requester {
@@ -99,6 +102,11 @@ impl Requester {
             wake: Time::NEVER,
             ..Requester::default()
         }
+    }
+
+    /// With selective repeat instead of go-back-N, if it is on.
+    pub fn selective(self, on: bool) -> Requester {
+        Requester { selective: on.then(|| Box::new(Scoreboard::new(self.una))), ..self }
     }
 
     /// Appends `[packet, packet + packets)` of `message`: packets that carry it, or that one packet `asks` for.
@@ -132,7 +140,9 @@ impl Requester {
     /// Whether there is something that a window of `window` packets (0: none) lets out.
     pub fn can_send(&self, window: u32) -> bool {
         let room = if window == 0 { psn::REACH } else { window.min(psn::REACH) };
-        self.next < self.posted && self.in_flight() < room && (self.asking < self.depth || !self.next_asks())
+        let fresh =
+            self.next < self.posted && self.in_flight() < room && (self.asking < self.depth || !self.next_asks());
+        fresh || self.has_lost()
     }
 
     fn next_asks(&self) -> bool {
@@ -166,6 +176,9 @@ impl Requester {
     /// end of a part or of the window, after a rewind, and if the last request is `patience` old: the
     /// timer of a slow QP must not expire because its packets are too few for a coalesced one.
     pub fn take(&mut self, window: u32, now: Time, patience: Time) -> Option<Next> {
+        if let Some(psn) = self.selective.as_mut().and_then(|board| board.take()) {
+            return self.take_again(psn, now);
+        }
         let part = *self.parts.get(self.cursor as usize)?;
         let psn = self.next;
         let answer = if part.asks { part.end - psn } else { 0 };
@@ -182,6 +195,15 @@ impl Requester {
         }
         let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
         Some(Next { piece, psn, answer, first: psn == part.psn, last, ack_request, resent })
+    }
+
+    /// A lost packet, on its own. Each asks for an acknowledgement: nothing else may follow.
+    fn take_again(&mut self, psn: u32, now: Time) -> Option<Next> {
+        let part = *self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
+        self.asked = now;
+        let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
+        let last = psn + 1 == part.end;
+        Some(Next { piece, psn, answer: 0, first: psn == part.psn, last, ack_request: true, resent: true })
     }
 
     /// A packet of `len` bytes has gone out.
@@ -221,6 +243,9 @@ impl Requester {
     }
 
     fn progressed(&mut self) {
+        if let Some(board) = &mut self.selective {
+            board.acknowledged(self.una);
+        }
         if self.next < self.una {
             // A timer had gone back further than it needed to.
             self.go_to(self.una);
@@ -252,11 +277,49 @@ impl Requester {
     /// Goes back to `psn`, if that has been sent and not acknowledged. True if it has an effect.
     pub fn rewind(&mut self, psn: u32) -> bool {
         let back = psn >= self.una && psn < self.next;
-        if back {
-            self.go_to(psn);
-            self.rewound = true;
+        match &mut self.selective {
+            _ if !back => {}
+            Some(board) => board.lose_below(self.next),
+            None => {
+                self.go_to(psn);
+                self.rewound = true;
+            }
         }
         back
+    }
+
+    /// The timer has expired: goes back to the oldest packet that is not acknowledged. With selective
+    /// repeat, `silence` after the last packet all others have been heard of.
+    pub fn expired(&mut self, now: Time, silence: Time) {
+        match &mut self.selective {
+            Some(board) => board.expired(now.since(self.last.0) >= silence, self.next),
+            None => self.rewind_all(),
+        }
+    }
+
+    /// The timer is started now.
+    pub fn timer_started(&mut self) {
+        if let Some(board) = &mut self.selective {
+            board.started(self.next);
+        }
+    }
+
+    /// What a [`metaroce_wire::RoceSack`] says. Returns how many packets are thereby lost.
+    pub fn sacked(&mut self, psn: u32, bits: u64) -> u32 {
+        match &mut self.selective {
+            Some(board) if psn < self.next => board.sacked(psn, bits),
+            _ => 0,
+        }
+    }
+
+    /// Whether a lost packet waits to be sent again on its own.
+    pub fn has_lost(&self) -> bool {
+        self.selective.as_ref().is_some_and(|board| board.first_lost().is_some())
+    }
+
+    /// Whether it is the oldest that is not acknowledged.
+    pub fn has_lost_oldest(&self) -> bool {
+        self.selective.as_ref().is_some_and(|board| board.first_lost() == Some(self.una))
     }
 
     /// Goes back to the oldest packet that is not acknowledged.
@@ -298,6 +361,7 @@ impl Requester {
         self.next = self.posted;
         self.max = self.posted;
         self.deadline = Time::NEVER;
+        self.selective = None;
     }
 
     fn go_to(&mut self, psn: u32) {
@@ -308,7 +372,7 @@ impl Requester {
 }
 
 /// Time of one packet at `rate`, rounded up: a packet is short enough for 64 bits.
-fn serialisation(rate: Rate, len: u32) -> Time {
+pub(super) fn serialisation(rate: Rate, len: u32) -> Time {
     Time((u64::from(len) * 8).saturating_mul(PS_PER_S).div_ceil(rate.0.max(1)))
 }
 

@@ -3,6 +3,7 @@
 use metaroce_wire::{RoceAckKind, Time};
 
 use super::answers::{Answer, Answers, Response};
+use super::selective::Early;
 
 /// A control packet that a QP is to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,8 @@ pub enum Control {
     Ack(RoceAckKind, u32),
     /// Congestion notification.
     Cnp,
+    /// Selective acknowledgement: expected and arrived sequence number, bits.
+    Sack(u32, u32, u64),
 }
 
 /// Where an arriving sequence number stands.
@@ -22,6 +25,8 @@ pub enum Order {
     Duplicate,
     /// An earlier one is missing.
     Ahead,
+    /// The same with selective repeat: to be placed.
+    Early,
 }
 
 /// Responder state.
@@ -41,12 +46,24 @@ pub struct Responder {
     msn: u32,
     /// Once there has been a Read or an atomic.
     answers: Option<Box<Answers>>,
+    /// Selective repeat: what is there beyond `expected`.
+    early: Option<Box<Early>>,
 }
 
 impl Responder {
     /// Expects `psn` first.
     pub fn new(psn: u32) -> Responder {
         Responder { expected: psn, ..Responder::default() }
+    }
+
+    /// With selective repeat instead of go-back-N, if it is on.
+    pub fn selective(self, on: bool) -> Responder {
+        Responder { early: on.then(Box::default), ..self }
+    }
+
+    /// Whether packet `psn` is beyond the expected one, and may be placed.
+    pub fn is_early(&self, psn: u32) -> bool {
+        self.early.is_some() && psn > self.expected
     }
 
     /// The sequence number that is expected.
@@ -69,6 +86,13 @@ impl Responder {
                 Order::Duplicate
             }
             std::cmp::Ordering::Greater => {
+                if let Some(early) = &mut self.early {
+                    if !early.has(self.expected, psn) {
+                        return Order::Early;
+                    }
+                    early.owe(psn);
+                    return Order::Duplicate;
+                }
                 if !self.nak_sent {
                     self.nak(RoceAckKind::SequenceNak);
                 }
@@ -85,6 +109,20 @@ impl Responder {
         // A NAK still in the queue would now name a packet that has arrived.
         let outdated = self.nak_owed.take().is_some();
         self.ack_owed |= ack_request || self.unacked >= every || outdated;
+    }
+
+    /// Packet `psn` was placed, expected or early. As long as one is missing, each is acknowledged at once.
+    pub fn accept_any(&mut self, psn: u32, ack_request: bool, every: u32) {
+        let Some(early) = &mut self.early else { return self.accept(ack_request, every) };
+        if psn > self.expected {
+            early.insert(self.expected, psn);
+            early.owe(psn);
+        } else {
+            let gap = !early.is_empty();
+            let more = early.advance();
+            self.accept(ack_request || gap, every);
+            self.expected += more;
+        }
     }
 
     /// It was the last of its message, or not.
@@ -166,7 +204,8 @@ impl Responder {
 
     /// Whether a control packet is owed.
     pub fn owes(&self) -> bool {
-        self.cnp_owed || (self.ack_owed || self.nak_owed.is_some()) && self.may_acknowledge()
+        let acknowledges = self.ack_owed || self.nak_owed.is_some() || self.early.as_ref().is_some_and(|e| e.owes());
+        self.cnp_owed || acknowledges && self.may_acknowledge()
     }
 
     /// The control packet to send now: its sequence number is that of this moment, so that
@@ -177,6 +216,9 @@ impl Responder {
         }
         if !self.may_acknowledge() {
             return None;
+        }
+        if let Some((psn, bits)) = self.early.as_mut().and_then(|early| early.take(self.expected)) {
+            return Some(Control::Sack(self.expected, psn, bits));
         }
         let acked = std::mem::take(&mut self.ack_owed);
         if let Some(kind) = self.nak_owed.take() {
@@ -194,6 +236,7 @@ impl Responder {
         self.ack_owed = false;
         self.cnp_owed = false;
         self.nak_owed = None;
+        self.early.iter_mut().for_each(|early| early.clear());
         self.answers = None;
     }
 }

@@ -3,11 +3,12 @@
 
 use metaroce_wire::{
     Body, Class, Cnp, ConnId, Envelope, Opcode, Packet, PlaneId, Request, RoceAck, RoceAckKind, RoceData, RoceRequest,
-    Segment, Time, lengths,
+    RoceSack, Segment, Time, lengths,
 };
 
 use super::requester::Next;
 use super::responder::Control;
+use super::selective::FEW;
 use super::{Qp, RoceV2, psn};
 use crate::outbox::Cargo;
 
@@ -53,6 +54,12 @@ impl RoceV2 {
                     let (psn, msn) = (psn::on_wire(number), psn::on_wire(qp.responder.msn()));
                     (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, msn, qp: qp.number, kind }))
                 }
+                Control::Sack(expected, arrived, bits) => {
+                    self.counters.acks += 1;
+                    let (expected, arrived) = (psn::on_wire(expected), psn::on_wire(arrived));
+                    let sack = RoceSack { connection, expected, arrived, bits, qp: qp.number };
+                    (lengths::roce_sack(), Body::RoceSack(sack))
+                }
             };
             // It must not overtake the answers before it in a switch: that would look like their loss.
             let behind = qp.responder.answers() && matches!(control, Control::Ack(..));
@@ -72,6 +79,7 @@ impl RoceV2 {
             let params = port.dcqcn.as_ref();
             if request {
                 let ready_at = qp.requester.ready_at(params, now);
+                let ready_at = qp.not_before(ready_at, now);
                 if ready_at <= now && !(answer && qp.responder.answer_first()) {
                     return self.send(now, index);
                 }
@@ -83,6 +91,7 @@ impl RoceV2 {
                 continue;
             }
             let ready_at = qp.requester.pace_at(params, now);
+            let ready_at = qp.not_before(ready_at, now);
             if ready_at <= now {
                 return self.send_answer(now, index);
             }
@@ -111,12 +120,16 @@ impl RoceV2 {
         self.counts.count(0, index as usize, |c| c.sent += 1);
         self.counters.resent += u64::from(next.resent);
         qp.requester.sent(port.dcqcn.as_ref(), now, len);
+        qp.ramp.iter_mut().for_each(|ramp| ramp.sent(now, len));
         let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
-        let timer_stopped = qp.requester.deadline == Time::NEVER;
+        let again_at = qp.not_before(again_at, now);
+        // A timer for few packets is not one for more.
+        let restart =
+            qp.requester.deadline == Time::NEVER || qp.requester.in_flight() == FEW && self.selective.is_some();
         if again_at > now && qp.requester.can_send(port.window) {
             self.wake_at(index, again_at);
         }
-        if timer_stopped {
+        if restart {
             self.restart_timer(now, index);
         }
         self.queue_data(index);

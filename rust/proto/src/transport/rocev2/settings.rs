@@ -2,12 +2,14 @@
 
 use metaroce_wire::lengths;
 
-use super::{dcqcn, psn, rnr};
+use super::{dcqcn, psn, rnr, selective, slow_restart};
 use crate::settings::Setting;
 use crate::transport::FIRST_PORT;
 
 const MICROSECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000 * MICROSECOND;
+/// Most that a timer may be set to, picoseconds.
+pub const LONGEST_TIMER: u64 = SECOND;
 
 /// Rows of `RoceConfig`, then the constants.
 pub const ROCEV2: &[Setting] = &[
@@ -43,7 +45,7 @@ pub const ROCEV2: &[Setting] = &[
         "qps_per_plane",
         "QPs",
         (1, 256),
-        "ours: best of 1 to 32 QPs on 4 planes, no loss",
+        "ours: best of 1 to 32, 4 planes, no loss",
         "QPs of a peer pair in each plane; messages are split over all.",
     ),
     Setting::number(
@@ -105,6 +107,131 @@ pub const ROCEV2: &[Setting] = &[
         "Reads and atomics of a QP that may wait for answers, and results kept.",
     ),
     Setting::number("first_psn", "number", (0, (1 << 24) - 1), "ours", "First packet sequence number of every QP."),
+    Setting::choice(
+        "recovery",
+        &["go-back-n", "selective-repeat"],
+        "IBTA; IRN (SIGCOMM 2018)",
+        "What is sent again after a loss; selective repeat has its own timers.",
+    ),
+    Setting::number(
+        "rto_low_ps",
+        "ps",
+        (MICROSECOND, LONGEST_TIMER),
+        "IRN (SIGCOMM 2018)",
+        "Selective repeat: timer with fewer than 3 packets in flight.",
+    ),
+    Setting::number(
+        "rto_high_ps",
+        "ps",
+        (MICROSECOND, LONGEST_TIMER),
+        "IRN (SIGCOMM 2018)",
+        "Selective repeat: timer with 3 packets or more in flight.",
+    ),
+    Setting::number(
+        "dcqcn_gain",
+        "1/1024",
+        (0, 1_024),
+        "ours: 0, the preset's",
+        "DCQCN: g of alpha; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_alpha_timer_us",
+        "us",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: alpha decays once in this; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_cut_spacing_us",
+        "us",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: at most one cut in this; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_cnp_gap_us",
+        "us",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: at most one CNP of a QP in this; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_increase_timer_us",
+        "us",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: period of the timed increase; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_increase_bytes",
+        "bytes",
+        (0, 1 << 40),
+        "ours: 0, the preset's",
+        "DCQCN: bytes of the counted increase; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_stages",
+        "rounds",
+        (0, 1_000),
+        "ours: 0, the preset's",
+        "DCQCN: rounds of fast recovery; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_additive_mbps",
+        "Mbit/s",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: additive increase, not scaled with the line rate; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_hyper_mbps",
+        "Mbit/s",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: hyper increase, not scaled with the line rate; 0 = the preset's.",
+    ),
+    Setting::number(
+        "dcqcn_least_mbps",
+        "Mbit/s",
+        (0, 1_000_000),
+        "ours: 0, the preset's",
+        "DCQCN: least rate of a QP; 0 = the preset's.",
+    ),
+    Setting::fixed(
+        "rto_few",
+        "packets",
+        selective::FEW as u64,
+        "IRN (SIGCOMM 2018)",
+        "With fewer in flight, rto_low_ps takes the place of rto_high_ps.",
+    ),
+    Setting::fixed(
+        "rto_least",
+        "round trips",
+        selective::LEAST_RTTS,
+        "ours: an acknowledgement must be able to return",
+        "Least timer of selective repeat, in base round trips.",
+    ),
+    Setting::fixed("sack", "bytes", lengths::SACK as u64, "ours; IRN's is one number", "In every selective ACK."),
+    Setting::switch(
+        "slow_restart",
+        "ours: off; what NICs do is not public",
+        "After a loss, back to line rate in steps.",
+    ),
+    Setting::switch("slow_restart_idle", "ours: off; what NICs do is not public", "The same after an idle time."),
+    Setting::fixed(
+        "slow_restart_shift",
+        "shift",
+        slow_restart::SHIFT as u64,
+        "ours: 3 round trips to line rate",
+        "It begins at 2^-this of the line rate, doubled each base round trip.",
+    ),
+    Setting::fixed(
+        "slow_restart_idle_time",
+        "round trips",
+        slow_restart::IDLE_RTTS,
+        "ours: beyond the gaps of a busy QP",
+        "Idle: nothing in flight, and nothing sent for so many.",
+    ),
     Setting::fixed("dcqcn_paper_gain", "1/1024", dcqcn::PAPER.gain, "SIGCOMM 2015", "g of alpha."),
     Setting::fixed(
         "dcqcn_paper_first_alpha",
