@@ -89,7 +89,8 @@ fn response(rate: Rate) -> u64 {
 /// the sender has begun.
 fn needed_headroom(cable: &Cable, frame: u32) -> u64 {
     let span = Time(cable.delay.0.saturating_mul(2).saturating_add(response(cable.rate)));
-    cable.rate.bytes_in(span).0 + 1 + 3 * u64::from(frame) + FRAMES * u64::from(PAUSE_FRAME)
+    let packets = 1 + 3 * u64::from(frame) + FRAMES * u64::from(PAUSE_FRAME);
+    cable.rate.bytes_in(span).0.saturating_add(packets)
 }
 
 impl FlowControl {
