@@ -177,7 +177,12 @@ def test_recoveries_come_and_go_with_the_transports_that_have_them(monkeypatch):
     assert found.name.startswith("go-back-N, lossless class, timer 262 us, pinned routes")
     assert found.choice.fabric == {"lossless": True, "balance": "pinned"}
     # The others are tuned all the same: which recovery wins may hang on any setting.
-    assert any(s.transport.overrides.items() >= {"recovery": "sr", "qps": 16}.items() for s in fake.asked)
+    selective = [s.transport.overrides for s in fake.asked if s.transport.overrides.get("recovery") == "sr"]
+    assert any(overrides["qps"] == 16 for overrides in selective if "qps" in overrides)
+    # It has timers of its own.
+    assert {o["rto_low_ps"] for o in selective if "rto_low_ps" in o} == {25 * 10**6, 50 * 10**6, 100 * 10**6}
+    assert not any("timer" in overrides for overrides in selective)
+    assert "timer of selective repeat" in strongest.grid()
     assert found.screened <= BUDGET
 
 

@@ -89,12 +89,30 @@ of its port's bandwidth-delay product. The shortest timers are below what users 
 them. E-ECMP is no axis: ports are hashed, and hashing the QP too adds nothing."""
 
 
+TIMERS: Mapping[str, tuple[Value, ...]] = {
+    "selective repeat": tuple(
+        Value(f"timers {low} and {high} us", {"rto_low_ps": low * 10**6, "rto_high_ps": high * 10**6})
+        for low, high in ((100, 320), (50, 160), (25, 80))
+    ),
+}
+"""Timers of those that have their own: few packets in flight, and more. The first are IRN's."""
+
+
+def axes(recovery: str) -> list[tuple[Value, ...]]:
+    """What is searched of a way of recovery."""
+    return [TIMERS.get(recovery, values) if axis == "timer" else values for axis, values in AXES.items()]
+
+
 @dataclass(frozen=True)
 class Settings:
-    """One point of the grid."""
+    """One point of the grid; without values, the one where a search begins."""
 
     recovery: str
-    values: tuple[Value, ...] = tuple(values[0] for values in AXES.values())
+    values: tuple[Value, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.values:
+            object.__setattr__(self, "values", tuple(values[0] for values in axes(self.recovery)))
 
     def __hash__(self) -> int:
         return hash(str(self))
@@ -105,8 +123,7 @@ class Settings:
     def changed(self, axis: int) -> list[Settings]:
         """All values of one setting, the others kept."""
         own = self.values
-        options = tuple(AXES.values())[axis]
-        return [Settings(self.recovery, (*own[:axis], value, *own[axis + 1 :])) for value in options]
+        return [Settings(self.recovery, (*own[:axis], v, *own[axis + 1 :])) for v in axes(self.recovery)[axis]]
 
     def choice(self) -> TransportChoice:
         """The transport."""
@@ -305,7 +322,9 @@ def named() -> dict[str, TransportChoice]:
 
 def grid() -> dict[str, list[str]]:
     """The labels of all that is searched."""
-    return {"recovery": recoveries(), **{axis: [v.label for v in values] for axis, values in AXES.items()}}
+    own = {f"timer of {recovery}": values for recovery, values in TIMERS.items() if recovery in recoveries()}
+    labels = {axis: [value.label for value in values] for axis, values in {**AXES, **own}.items()}
+    return {"recovery": recoveries(), **labels}
 
 
 def document(searching: Strongest, found: Sequence[Found]) -> dict[str, Any]:
