@@ -114,7 +114,10 @@ def test_fewer_ranks_than_hosts_sit_on_distinct_hosts():
     [
         ({"topology": "ring-9"}, "topology = 'ring-9': unknown; allowed: a path to a .toml file, or deep-buffer-64"),
         ({"topology": 5}, "topology = 5"),
-        ({"transport": "tcp"}, "transport = 'tcp': unknown; allowed: metaroce, rocev2-67ms, rocev2-adaptive, rocev2-sr"),
+        (
+            {"transport": "tcp"},
+            "transport = 'tcp': unknown; allowed: metaroce, rocev2-67ms, rocev2-adaptive, rocev2-sr",
+        ),
         ({"loss": 1}, "loss.probability = 1: must be in [0, 1)"),
         ({"loss": -0.1}, "must be in [0, 1)"),
         ({"loss": "101%"}, "must be in [0, 1)"),
