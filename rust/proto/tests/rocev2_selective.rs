@@ -199,10 +199,11 @@ fn sends_without_receives_wait_for_them() {
         let at = u64::from(k) * 2 * MTU;
         pair.post(0, WorkRequest { opcode: Opcode::Send, ..write(k, at, 2 * MTU) });
     }
-    pair.run_until(Time::from_us(500));
+    pair.run_until(Time::from_us(505));
     let early = totals(&pair);
     assert_eq!((early.placed, early.timeouts), (0, 0), "it answers, so no timer runs");
     assert!(early.rnr > 20, "{}", early.rnr);
+    assert_eq!(pair.ends[0].stuck()[0].reason, "QP 0: no receive posted at the peer");
     for k in 0..6u32 {
         pair.post_receive(
             1,

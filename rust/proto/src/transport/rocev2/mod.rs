@@ -460,7 +460,7 @@ impl RoceV2 {
         let worst = qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number)));
         match worst {
             Some(qp) if qp.requester.timeouts > 0 => format!("QP {}: {}", qp.number, self.silence(qp)),
-            Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.in_flight() == 0 => {
+            Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.deadline == Time::NEVER => {
                 format!("QP {}: no receive posted at the peer", qp.number)
             }
             Some(qp) => format!("QP {}: {} packets not acknowledged", qp.number, qp.requester.unfinished()),
