@@ -1,6 +1,7 @@
 //! The seam between an endpoint and its transport: a trait, and a closed enum over the
 //! transports so that the packet path has no virtual call.
 
+pub(crate) mod cc;
 pub mod metaroce;
 pub mod rocev2;
 
