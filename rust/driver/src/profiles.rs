@@ -3,8 +3,8 @@
 use metaroce_fabric::{
     DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS, Switching, TRIM_RESERVE,
 };
-use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
-use metaroce_proto::{MetaRoceConfig, RoceConfig};
+use metaroce_proto::settings::{METAROCE, MRC, ROCEV2, Setting, export};
+use metaroce_proto::{MetaRoceConfig, MrcConfig, RoceConfig};
 use metaroce_wire::lengths;
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ const FABRIC: &[Setting] = &[
         "bytes",
         lengths::TRIMMED as u64,
         "ours; UET 1.0.3: at least 24",
-        "A trimmed packet on the wire: frame and headers of either transport.",
+        "A trimmed packet on the wire: frame and headers of any transport.",
     ),
     Setting::fixed(
         "trim_reserve",
@@ -78,6 +78,7 @@ pub fn defaults() -> Value {
     json!({
         "metaroce": MetaRoceConfig::default(),
         "rocev2": RoceConfig::default(),
+        "mrc": MrcConfig::default(),
         "fabric": fabric_defaults(),
         "loss": LossConfig::default(),
     })
@@ -95,12 +96,13 @@ fn fabric_defaults() -> Value {
 }
 
 /// Every setting and constant with its default, unit, source and what it may be, as JSON: arrays of rows
-/// "metaroce", "rocev2" and "fabric".
+/// "metaroce", "rocev2", "mrc" and "fabric".
 pub fn profiles() -> Value {
     let defaults = defaults();
     json!({
         "metaroce": export(METAROCE, &defaults["metaroce"]),
         "rocev2": export(ROCEV2, &defaults["rocev2"]),
+        "mrc": export(MRC, &defaults["mrc"]),
         "fabric": export(FABRIC, &fabric(&defaults)),
     })
 }

@@ -24,8 +24,8 @@ pub mod transport;
 pub mod verbs;
 
 pub use config::{
-    ControllerKind, DcqcnPreset, Entropies, Environment, Hints, MetaRoceConfig, RoceConfig, RoceTimer, Spray, Tail,
-    TransportConfig,
+    ControllerKind, DcqcnPreset, Entropies, Environment, Hints, MetaRoceConfig, MrcConfig, RoceConfig, RoceTimer,
+    Spray, Tail, TransportConfig,
 };
 pub use counters::Counters;
 pub use endpoint::Endpoint;

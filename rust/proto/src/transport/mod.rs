@@ -3,6 +3,7 @@
 
 pub(crate) mod cc;
 pub mod metaroce;
+pub mod mrc;
 pub mod rocev2;
 
 use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, StreamId, Time};
@@ -99,6 +100,8 @@ pub enum AnyTransport {
     MetaRoce(metaroce::MetaRoce),
     /// RoCEv2.
     RoceV2(rocev2::RoceV2),
+    /// MRC-like.
+    Mrc(mrc::Mrc),
 }
 
 /// Calls a method of whichever transport it is.
@@ -107,6 +110,7 @@ macro_rules! each {
         match $transport {
             $crate::transport::AnyTransport::MetaRoce($t) => $call,
             $crate::transport::AnyTransport::RoceV2($t) => $call,
+            $crate::transport::AnyTransport::Mrc($t) => $call,
         }
     };
 }
