@@ -10,7 +10,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                           "ecn_kmin_bytes": [], "ecn_kmax_bytes": [], "ecn_pmax": []},      one row a cable
                 "ecmp"?: "linear" | "mixed", "reroute_delay_ps"?: 1000000000,
                 "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true},
-     "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
+     "transport": {"kind": "metaroce" | "rocev2" | "mrc", ...},     other keys as in `defaults`
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
@@ -63,10 +63,10 @@ def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str
     """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
 
 def defaults() -> str:
-    """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "fabric": {...}, "loss": {...}}."""
+    """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "mrc": {...}, "fabric": {...}, "loss": {...}}."""
 
 def profiles() -> str:
-    """JSON of all settings and constants: {"metaroce": [row, ...], "rocev2": [...], "fabric": [...]}.
+    """JSON of all settings and constants: {"metaroce": [row, ...], "rocev2": [...], "mrc": [...], "fabric": [...]}.
 
     A row has "name" (of the loss settings: "loss.…"), "kind" ("setting" or "constant"), "value" (the default, exact),
     "unit", "source", "what" and "allowed": {"least": n, "most": n}, {"least": 0, "below": 1}, a list of values, or null

@@ -69,6 +69,7 @@ TRANSPORTS: dict[str, TransportChoice] = {
     "metaroce": TransportChoice("metaroce", "default", {}),
     "rocev2-adaptive": TransportChoice("rocev2", "adaptive", {"timer": "adaptive"}),
     "rocev2-67ms": TransportChoice("rocev2", "67ms", {"timer": "fixed"}),
+    "mrc": TransportChoice("mrc", "default", {}),
 }
 """Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice."""
 

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from metaroce import Collective, ConfigError, Permutation, Scenario, topology
+from metaroce.config import TRANSPORTS
 
 RING = Collective(kind="all_reduce", size="1MiB")
 
@@ -114,7 +115,7 @@ def test_fewer_ranks_than_hosts_sit_on_distinct_hosts():
     [
         ({"topology": "ring-9"}, "topology = 'ring-9': unknown; allowed: a path to a .toml file, or deep-buffer-64"),
         ({"topology": 5}, "topology = 5"),
-        ({"transport": "tcp"}, "transport = 'tcp': unknown; allowed: metaroce, rocev2-67ms, rocev2-adaptive"),
+        ({"transport": "tcp"}, "transport = 'tcp': unknown; allowed: " + ", ".join(sorted(TRANSPORTS))),
         ({"loss": 1}, "loss.probability = 1: must be in [0, 1)"),
         ({"loss": -0.1}, "must be in [0, 1)"),
         ({"loss": "101%"}, "must be in [0, 1)"),

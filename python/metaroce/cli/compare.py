@@ -34,7 +34,7 @@ def compare(
         "10%",
     ),
     transport: Annotated[
-        tuple[str, ...], _Several, Parameter(help="metaroce rocev2-adaptive rocev2-67ms; rocev2 is the last two.")
+        tuple[str, ...], _Several, Parameter(help="metaroce mrc rocev2-adaptive rocev2-67ms; rocev2 is the last two.")
     ] = ("metaroce", "rocev2"),
     scenario: ScenarioOptions = _SCENARIO,
     out: Annotated[str | None, Parameter(help="Directory for compare.json and compare.svg.")] = None,

@@ -94,7 +94,7 @@ class PerfOptions:
 class TransportOptions:
     """What a single run is sent over."""
 
-    transport: Annotated[str, Parameter(help="metaroce, rocev2-adaptive or rocev2-67ms.")] = "metaroce"
+    transport: Annotated[str, Parameter(help="metaroce, mrc, rocev2-adaptive or rocev2-67ms.")] = "metaroce"
     loss: Annotated[str, Parameter(help="Probability in [0, 1), as 0.01 or 1%.")] = "0"
     fault: Annotated[
         tuple[str, ...],
