@@ -13,7 +13,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                 "lossless"?: false, "pfc"?: {...},             other keys as in `defaults`
                 "balance"?: "ecmp" | "flowlet" | "flowlet-random" | "spray" | "spray-least" | "pinned",
                 "flowlet_gap_ps"?: 16000000, "flowlet_entries"?: 32768},      these two with flowlets only
-     "transport": {"kind": "metaroce" | "rocev2", ...},     other keys as in `defaults`
+     "transport": {"kind": "metaroce" | "rocev2" | "mrc", ...},     other keys as in `defaults`
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
@@ -67,10 +67,10 @@ def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str
     """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
 
 def defaults() -> str:
-    """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "fabric": {...}, "loss": {...}}."""
+    """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "mrc": {...}, "fabric": {...}, "loss": {...}}."""
 
 def profiles() -> str:
-    """JSON of all settings and constants: {"metaroce": [row, ...], "rocev2": [...], "fabric": [...]}.
+    """JSON of all settings and constants: {"metaroce": [row, ...], "rocev2": [...], "mrc": [...], "fabric": [...]}.
 
     A row has "name" (of the loss settings: "loss.…"), "kind" ("setting" or "constant"), "value" (the default, exact),
     "unit", "source", "what" and "allowed": {"least": n, "most": n}, {"least": 0, "below": 1}, a list of values, or null

@@ -77,6 +77,7 @@ TRANSPORTS: dict[str, TransportChoice] = {
     "rocev2-1qp": TransportChoice("rocev2", "1qp", {"qps": 1, "window_percent": 200}),
     "rocev2-pfc": TransportChoice("rocev2", "pfc", {}, {"lossless": True}),
     "rocev2-sr": TransportChoice("rocev2", "sr", {"recovery": "selective-repeat"}),
+    "mrc": TransportChoice("mrc", "default", {}),
 }
 """Transports by name. RoCEv2 comes in both its timer settings, because its result under loss is that choice, with the
 one QP a pair of many published baselines, whose window lets it send at line rate (*ours*), on a lossless class, and

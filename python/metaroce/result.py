@@ -73,7 +73,7 @@ class Result:
     (0: no limit), no hint and no round trip (0).
     """
     paths: dict[str, Array] | None = None
-    """The same for each path of those connections; RoCEv2: for each QP.
+    """The same for each path of those connections; RoCEv2: for each QP, MRC: for each entropy value (no window).
 
     ``time_ps``, ``src``, ``dst``, ``path``, ``plane``, ``state`` (an index of `PATH_STATES`), ``window_bytes`` (0: no
     limit), ``in_flight_bytes``, ``srtt_ps`` (0: not measured), ``pace_bps`` (0: not paced), ``ecn_permille`` (marked

@@ -118,7 +118,7 @@ def test_time_series_change_nothing_and_end_at_the_totals(kind, transport, loss,
     paths = shown.paths
     end = {name: int(column[paths["time_ps"] == shown.time_ps].sum()) for name, column in paths.items()}
     assert end["sent"] == shown.counters["data_packets_sent"]
-    by_time = shown.counters["timer_detections" if transport == "metaroce" else "timeouts"]
+    by_time = shown.counters["timeouts" if transport.startswith("rocev2") else "timer_detections"]
     assert end["lost_gap"] + end["lost_tail"] == shown.counters["gap_detections"] + by_time
     assert end["in_flight_bytes"] == 0
     columns = shown.connections

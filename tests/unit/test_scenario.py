@@ -3,6 +3,7 @@ import json
 import pytest
 
 from metaroce import Collective, ConfigError, Permutation, Scenario, topology
+from metaroce.config import TRANSPORTS
 
 RING = Collective(kind="all_reduce", size="1MiB")
 

@@ -80,6 +80,17 @@ def test_rocev2_shows_its_queue_pairs():
     assert not result.connections["hint_bps"].any()
 
 
+def test_mrc_shows_its_entropy_values_under_one_window():
+    result = run(transport="mrc", loss="1%")
+    end = result.paths["time_ps"] == result.paths["time_ps"][-1]
+    assert result.paths["sent"][end].sum() == result.counters["data_packets_sent"]
+    lost = result.counters["gap_detections"] + result.counters["timer_detections"]
+    assert result.paths["lost_gap"][end].sum() + result.paths["lost_tail"][end].sum() == lost > 0
+    assert (result.connections["window_bytes"] >= 4096).all()
+    assert not result.paths["window_bytes"].any()
+    assert len(set(result.paths["path"])) == 160
+
+
 def test_a_run_without_traffic_has_tables_without_rows():
     result = run(record_paths_ranks=[])
     assert all(len(column) == 0 for table in (result.connections, result.paths) for column in table.values())

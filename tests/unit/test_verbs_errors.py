@@ -131,6 +131,41 @@ def test_rocev2_has_no_flush():
         ends.context.run()
 
 
+@pytest.mark.parametrize("opcode", ["RDMA_READ", "FLUSH", "ATOMIC_FETCH_AND_ADD"])
+def test_mrc_refuses_what_it_does_not_have(opcode):
+    ends = Ends(transport="mrc")
+    extra = {"ATOMIC_FETCH_AND_ADD": {"add": 1}}.get(opcode, {})
+    if opcode != "FLUSH":
+        extra |= {"sge": (ends.mine, 0, 8), "remote": (ends.theirs.rkey, 0)}
+    ends.qp.post_send(verbs.SendWR(1, verbs.Opcode[opcode], **extra))
+    with pytest.raises(mr.ConfigError, match=r"op\[0\]: [A-Z_]+ is not allowed; allowed: of mrc: SEND, RECV, WRITE"):
+        ends.context.run()
+
+
+def test_mrc_runs_writes_with_immediate_and_checks_keys():
+    ends = Ends(transport="mrc", loss="1%")
+    ends.mine.bytes[:] = 7
+    ends.far.post_recv(verbs.RecvWR(2, (ends.theirs, 50, 50)))
+    last = ends.qp.post_send(ends.write())
+    notify = verbs.SendWR(3, verbs.RDMA_WRITE_WITH_IMM, (ends.mine, 0, 8), (ends.theirs.rkey, 8), imm=99)
+    last = ends.qp.post_send(notify, after=[last])
+    outside = verbs.SendWR(4, verbs.RDMA_WRITE, (ends.mine, 0, 50), (ends.theirs.rkey, 60))
+    ends.qp.post_send(outside, after=[last])
+    ends.context.run()
+    assert [wc.status for wc in ends.cqs[0].poll(9)] == [verbs.WC.SUCCESS] * 2 + [verbs.WC.REM_ACCESS_ERR]
+    assert [wc.imm for wc in ends.cqs[1].poll(9)] == [99]
+    assert ends.theirs.bytes.tolist() == [7] * 16 + [0] * 84
+
+
+def test_mrc_leaves_a_denied_plane():
+    ends = Ends(transport="mrc")
+    ends.qp.post_send(ends.write())
+    ends.qp.deny_plane(0)
+    result = ends.context.run()
+    assert result.plane_bytes[0] == 0
+    assert sum(result.plane_bytes) > 0
+
+
 def test_rocev2_has_no_planes_to_deny():
     ends = Ends(transport="rocev2-adaptive")
     ends.qp.post_send(ends.write())

@@ -18,6 +18,7 @@ from .render import Column, Table
 _KINDS = {
     "metaroce": "MetaRoCE-style: packets sprayed over paths, resent one by one",
     "rocev2": "RoCEv2 RC: go-back-N and DCQCN on a lossy class",
+    "mrc": "MRC-like, independent: one sequence a QP sprayed over entropies, SACK, NSCC",
     "fabric": "switches, frames and random loss, for every transport",
 }
 _SCALED = re.compile(r"([0-9.]+)([a-zA-Z]+)")

@@ -4,8 +4,8 @@ use metaroce_fabric::{
     DEADLOCK_CHECK, DRAW_BITS, Ecmp, LossConfig, MAX_DEGREE, MAX_FLOWLETS, MAX_PLANES, MAX_RATE, MAX_TIERS,
     PAUSE_FRAME, PfcConfig, QUANTUM, RESPONSE, Switching, TRIM_RESERVE,
 };
-use metaroce_proto::settings::{METAROCE, ROCEV2, Setting, export};
-use metaroce_proto::{MetaRoceConfig, RoceConfig};
+use metaroce_proto::settings::{METAROCE, MRC, ROCEV2, Setting, export};
+use metaroce_proto::{MetaRoceConfig, MrcConfig, RoceConfig};
 use metaroce_wire::lengths;
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ const FABRIC: &[Setting] = &[
         "bytes",
         lengths::TRIMMED as u64,
         "ours; UET 1.0.3: at least 24",
-        "A trimmed packet on the wire: frame and headers of either transport.",
+        "A trimmed packet on the wire: frame and headers of any transport.",
     ),
     Setting::fixed(
         "trim_reserve",
@@ -180,6 +180,7 @@ pub fn defaults() -> Value {
     json!({
         "metaroce": MetaRoceConfig::default(),
         "rocev2": RoceConfig::default(),
+        "mrc": MrcConfig::default(),
         "fabric": fabric_defaults(),
         "loss": LossConfig::default(),
     })
@@ -212,12 +213,13 @@ fn fabric_defaults() -> Value {
 }
 
 /// Every setting and constant with its default, unit, source and what it may be, as JSON: arrays of rows
-/// "metaroce", "rocev2" and "fabric".
+/// "metaroce", "rocev2", "mrc" and "fabric".
 pub fn profiles() -> Value {
     let defaults = defaults();
     json!({
         "metaroce": export(METAROCE, &defaults["metaroce"]),
         "rocev2": export(ROCEV2, &defaults["rocev2"]),
+        "mrc": export(MRC, &defaults["mrc"]),
         "fabric": export(FABRIC, &fabric(&defaults)),
     })
 }

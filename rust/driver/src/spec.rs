@@ -4,7 +4,7 @@ use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Columns, Dtype};
 use metaroce_fabric::{Balance, Cable, Ecmp, FabricSpec, LossConfig, Lossless, PfcConfig, Switch, Switching};
 use metaroce_proto::TransportConfig;
-use metaroce_proto::settings::{METAROCE, ROCEV2, misfit};
+use metaroce_proto::settings::{METAROCE, MRC, ROCEV2, misfit};
 use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -106,6 +106,7 @@ impl Spec {
             let settings = match value["transport"]["kind"].as_str() {
                 Some("metaroce") => METAROCE,
                 Some("rocev2") => ROCEV2,
+                Some("mrc") => MRC,
                 _ => &[],
             };
             DriverError::Config(misfit(settings, &value["transport"]).unwrap_or_else(|| format!("spec: {error}")))

@@ -231,6 +231,7 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
     let transport = match &spec.transport {
         TransportConfig::MetaRoce(_) => "metaroce",
         TransportConfig::RoceV2(_) => "rocev2",
+        TransportConfig::Mrc(_) => "mrc",
     };
     let name = Op::ALL[program.wqes()[i].op as usize].1;
     let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
@@ -315,6 +316,7 @@ pub(crate) fn full_packet(spec: &Spec) -> u32 {
     match &spec.transport {
         TransportConfig::MetaRoce(c) => lengths::mr_data(c.mtu),
         TransportConfig::RoceV2(c) => lengths::roce_data(c.mtu, false),
+        TransportConfig::Mrc(c) => lengths::mrc_data(c.mtu, false),
     }
 }
 

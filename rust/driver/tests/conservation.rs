@@ -56,7 +56,7 @@ proptest! {
     #[test]
     fn collectives_are_right_under_any_loss(
         (loss, net) in conditions(),
-        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr"]),
+        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr", "mrc"]),
         ranks in 2..9u32,
         count in 1..30_000u64,
         ring in any::<bool>(),
@@ -92,7 +92,7 @@ proptest! {
     #[test]
     fn packets_are_accounted_for_through_faults(
         (loss, net) in conditions(),
-        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr"]),
+        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr", "mrc"]),
         faults in prop::collection::vec((0..400u64, 0..3usize, any::<prop::sample::Index>(), any::<bool>()), 0..6),
         limit in 50..500u64,
         seed in any::<u64>(),
@@ -120,7 +120,7 @@ proptest! {
 #[test]
 fn what_full_queues_trim_instead_of_dropping_is_sent_again() {
     let job = all_to_all(8, 20_000, 4);
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let run = |switching| {
             let net = Net { queue: 20_000, ecn: (0, 0), switching, ..SMALL };
             let outcome = job.run_checked(lossy(&net, kind, 8, &json!({}), 1), "int32");
@@ -144,7 +144,7 @@ fn told(outcome: &Outcome) -> String {
 
 #[test]
 fn the_same_specification_gives_the_same_run_and_another_seed_another_one() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let job = all_reduce(8, 40_000, 4);
         let run = |seed| {
             let loss = json!({"probability": 0.02});

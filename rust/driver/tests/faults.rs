@@ -66,6 +66,24 @@ fn a_plane_that_returns_is_used_again() {
     assert!(shares.len() > 5 && shares.iter().all(|share| *share >= 90), "{shares:?}");
 }
 
+// [I16] [I28]
+#[test]
+fn mrc_leaves_a_plane_that_dies_and_uses_it_again_when_it_returns() {
+    let faults = vec![fault(200, "plane", 1, false), fault(400, "plane", 1, true)];
+    let outcome = run(&NET, "mrc", 64 << 20, faults);
+    assert_eq!(outcome.status, Status::Done);
+    assert_eq!(counter(&outcome, "placed_bytes"), 64 << 20);
+    // 32 entropy values and 8 backups.
+    assert_eq!((counter(&outcome, "paths_died"), counter(&outcome, "paths_revived")), (40, 40));
+    assert_eq!(counter(&outcome, "timeouts"), 0);
+    for plane in [0, 2, 3] {
+        let shares = percent(&outcome, &NET, plane, 20, end(&outcome));
+        assert!(shares.len() > 25 && shares.iter().all(|share| *share >= 70), "plane {plane}: {shares:?}");
+    }
+    let shares = percent(&outcome, &NET, 1, 540, end(&outcome));
+    assert!(shares.len() > 5 && shares.iter().all(|share| *share >= 90), "{shares:?}");
+}
+
 // [F5.slow-path-stalls-nobody]
 #[test]
 fn a_dead_host_link_costs_its_plane_alone() {
@@ -102,7 +120,7 @@ fn a_dead_spine_link_or_spine_leaves_its_plane_working() {
 // [I1]
 #[test]
 fn payload_survives_planes_that_flap() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let job = all_to_all(8, 50_000, 4);
         let mut spec = SMALL.spec(kind, 8);
         spec["faults"] = json!([
@@ -121,7 +139,7 @@ fn payload_survives_planes_that_flap() {
 // [I15]
 #[test]
 fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let faults = (0..4).map(|plane| fault(50, "plane", plane, false)).collect();
         let outcome = run(&NET, kind, 16 << 20, faults);
         assert_eq!(outcome.status, Status::Stalled, "{kind}");
@@ -137,7 +155,7 @@ fn all_links_dead_for_good_end_in_a_stall_that_names_the_flows() {
 // [I15]
 #[test]
 fn a_collective_without_links_stalls_soon() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let job = all_to_all(8, 100_000, 4);
         let mut spec = SMALL.spec(kind, 8);
         spec["memory_bytes"] = json!(job.memory);

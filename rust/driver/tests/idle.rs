@@ -1,5 +1,5 @@
 //! An idle network is an exact oracle: one Write of any size arrives at the time that link rates
-//! and delays alone dictate, to the picosecond, over both transports in their default settings.
+//! and delays alone dictate, to the picosecond, over all transports in their default settings.
 //!
 //! The oracle knows: lengths on the wire; that a free port pulls the next packet; that switches store
 //! and forward; that MetaRoCE-style sending starts with a part of the bandwidth-delay product until the
@@ -56,6 +56,10 @@ fn metaroce_data(payload: u64) -> u64 {
 
 fn roce_data(payload: u64, first: bool) -> u64 {
     on_wire(if first { 32 } else { 16 } + payload)
+}
+
+fn mrc_data(payload: u64) -> u64 {
+    on_wire(44 + payload)
 }
 
 /// Acknowledgement with nothing missing.
@@ -125,14 +129,24 @@ fn first_acknowledgement(net: &Net, to: u32, bytes: u64, start: u64) -> u64 {
     (0..hops(net, to)).fold(arrivals[every - 1].min(waited), |at, _| Link::new(net).send(at, METAROCE_ACK))
 }
 
-/// Free ports pull packet after packet; only the first few before the first acknowledgement.
+/// Only the first few packets leave before the first acknowledgement.
 fn metaroce(net: &Net, to: u32, bytes: u64) -> u64 {
-    let planes = net.planes as usize;
-    let packets = bytes.div_ceil(MTU);
     let rtt = base_rtt(net, metaroce_data(MTU));
     let product = (u128::from(net.rate) * u128::from(net.planes) * u128::from(rtt) / BYTE_PS) as u64;
     let start = (product * default("metaroce", "start_window_percent") / 100 / MTU).max(1);
-    let first_ack = first_acknowledgement(net, to, bytes, start);
+    sprayed((net, to, metaroce_data), bytes, (start, first_acknowledgement(net, to, bytes, start)))
+}
+
+/// The first window lasts until acknowledgements are back.
+fn mrc(net: &Net, to: u32, bytes: u64) -> u64 {
+    sprayed((net, to, mrc_data), bytes, (u64::MAX, 0))
+}
+
+/// Free ports pull packet after packet: `start` of them before `first_ack`.
+fn sprayed(on: (&Net, u32, fn(u64) -> u64), bytes: u64, (start, first_ack): (u64, u64)) -> u64 {
+    let (net, to, on_wire) = on;
+    let planes = net.planes as usize;
+    let packets = bytes.div_ceil(MTU);
     let mut ports = vec![Link::new(net); planes];
     let mut departures = vec![Vec::new(); planes];
     // Ports that become free together pull in the order in which they pulled before.
@@ -146,7 +160,7 @@ fn metaroce(net: &Net, to: u32, bytes: u64) -> u64 {
         let turn = (0..planes).min_by_key(|&i| free(order[i])).expect("a plane");
         let plane = order.remove(turn);
         order.push(plane);
-        let len = metaroce_data(payload(bytes, k));
+        let len = on_wire(payload(bytes, k));
         departures[plane].push((ports[plane].send(earliest, len), len));
     }
     departures.iter().map(|d| arrival(net, to, d)).max().unwrap_or(0)
@@ -265,6 +279,9 @@ fn a_single_packet_takes_the_textbook_time() {
     // Two links; full packets.
     assert_eq!(placed_at(&SMALL, "metaroce", 1, 4096), 2 * (600_000 + 4214 * 40));
     assert_eq!(placed_at(&SMALL, "rocev2", 1, 4096), 2 * (600_000 + 4194 * 40));
+    // 1 byte in 111, RETH in every packet.
+    assert_eq!(placed_at(&SMALL, "mrc", 7, 1), 4 * (600_000 + 111 * 40));
+    assert_eq!(placed_at(&SMALL, "mrc", 1, 4096), 2 * (600_000 + 4206 * 40));
 }
 
 // [F3.path-for-each-route] [I26]
@@ -275,6 +292,7 @@ fn a_long_plane_with_few_routes_is_filled() {
         let net = Net { planes: 2, leaves, spines, rate: 800 * GBPS, delay: 5_000_000, ..SMALL };
         let to = net.hosts() - 1;
         assert_eq!(placed_at(&net, "metaroce", to, 16 << 20), metaroce(&net, to, 16 << 20), "{net:?}");
+        assert_eq!(placed_at(&net, "mrc", to, 16 << 20), mrc(&net, to, 16 << 20), "{net:?}");
     }
 }
 
@@ -288,6 +306,21 @@ fn a_metaroce_write_of_any_size_arrives_at_the_closed_form_time() {
                 for bytes in SIZES.into_iter().filter(|b| *b < 64 << 20 || rate == 200) {
                     let expected = metaroce(&net, to, bytes);
                     assert_eq!(placed_at(&net, "metaroce", to, bytes), expected, "{net:?} to {to}: {bytes} bytes");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_mrc_write_of_any_size_arrives_at_the_closed_form_time() {
+    for planes in [1, 2, 4] {
+        for rate in [30, 100, 200, 400, 800] {
+            let net = Net { planes, rate: rate * GBPS, ..SMALL };
+            for to in [1, 7] {
+                for bytes in SIZES.into_iter().filter(|b| *b < 64 << 20 || rate == 200) {
+                    let (expected, placed) = (mrc(&net, to, bytes), placed_at(&net, "mrc", to, bytes));
+                    assert_eq!(placed, expected, "{net:?} to {to}: {bytes} bytes");
                 }
             }
         }
@@ -331,6 +364,11 @@ proptest! {
     #[test]
     fn any_metaroce_write_is_exact((net, to) in net(), bytes in size()) {
         prop_assert_eq!(placed_at(&net, "metaroce", to, bytes), metaroce(&net, to, bytes));
+    }
+
+    #[test]
+    fn any_mrc_write_is_exact((net, to) in net(), bytes in size()) {
+        prop_assert_eq!(placed_at(&net, "mrc", to, bytes), mrc(&net, to, bytes));
     }
 
     #[test]

@@ -72,9 +72,9 @@ fn check(outcome: &Outcome, kind: &str, interval: u64) -> Result<(), TestCaseErr
     }
     prop_assert_eq!(at_end(paths, &paths.sent), counter(outcome, "data_packets_sent"));
     prop_assert_eq!(at_end(paths, &paths.lost_gap), counter(outcome, "gap_detections"));
-    let by_time = if kind == "metaroce" { "timer_detections" } else { "timeouts" };
+    let by_time = if kind == "rocev2" { "timeouts" } else { "timer_detections" };
     prop_assert_eq!(at_end(paths, &paths.lost_tail), counter(outcome, by_time));
-    let marks = if kind == "metaroce" { "ecn_marks" } else { "cnps" };
+    let marks = if kind == "rocev2" { "cnps" } else { "ecn_marks" };
     prop_assert!(at_end(paths, &paths.marked) <= counter(outcome, marks), "a mark may be on its way");
     prop_assert!(paths.ecn_permille.iter().all(|&share| share <= 1000));
     never_falls(paths)?;
@@ -121,7 +121,7 @@ proptest! {
 
     #[test]
     fn recording_changes_nothing_and_agrees_with_the_totals(
-        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr"]),
+        kind in prop::sample::select(vec!["metaroce", "rocev2", "rocev2-sr", "mrc"]),
         loss in prop::sample::select(vec![0.0, 0.01, 0.2]),
         faults in prop::collection::vec((0..300u64, 0..2u32, any::<bool>()), 0..4),
         ring in any::<bool>(),
@@ -139,7 +139,7 @@ proptest! {
 
 #[test]
 fn a_lossless_run_ends_with_all_bytes_sent_and_acknowledged() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let outcome = Job::write(8, 7, 100_001).run(&recorded(&SMALL.spec(kind, 8), 2 * US));
         let Tables { connections, paths } = tables(&outcome);
         let end = last(&connections.time_ps).start;
@@ -184,7 +184,7 @@ fn paths_of_a_dead_plane_are_shown_as_down() {
 
 #[test]
 fn a_stalled_run_and_one_at_its_limit_end_as_they_would() {
-    for kind in ["metaroce", "rocev2", "rocev2-sr"] {
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
         let mut spec = spec(kind, 0.0, &[(5, 0, false), (5, 1, false)], 1);
         for (limit, status) in [(json!(50 * US + 1), Status::Bound), (json!(null), Status::Stalled)] {
             spec["time_limit_ps"] = limit;

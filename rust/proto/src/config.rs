@@ -1,4 +1,4 @@
-//! Every default of both transports; they live here and nowhere else. What each may be, its unit and
+//! Every default of the transports; they live here and nowhere else. What each may be, its unit and
 //! its source stand in [`crate::settings`]. "ours" marks what no public text gives.
 
 use metaroce_wire::{HostId, Rate, Time};
@@ -29,6 +29,8 @@ pub enum TransportConfig {
     MetaRoce(MetaRoceConfig),
     /// RoCEv2 RC with go-back-N and DCQCN, on a lossy class.
     RoceV2(RoceConfig),
+    /// The MRC-like transport.
+    Mrc(MrcConfig),
 }
 
 impl TransportConfig {
@@ -57,6 +59,7 @@ impl TransportConfig {
         match self {
             TransportConfig::MetaRoce(_) => settings::METAROCE,
             TransportConfig::RoceV2(_) => settings::ROCEV2,
+            TransportConfig::Mrc(_) => settings::MRC,
         }
     }
 
@@ -65,6 +68,7 @@ impl TransportConfig {
         match self {
             TransportConfig::MetaRoce(config) => config.mtu,
             TransportConfig::RoceV2(config) => config.mtu,
+            TransportConfig::Mrc(config) => config.mtu,
         }
     }
 }
@@ -411,6 +415,83 @@ impl Default for RoceConfig {
             dcqcn_least_mbps: 0,
             slow_restart: false,
             slow_restart_idle: false,
+        }
+    }
+}
+
+/// Settings of the MRC-like transport.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MrcConfig {
+    /// Payload bytes of a full packet.
+    pub mtu: u32,
+    /// Entropy values that a QP sprays over, in equal parts in every plane. 128: the lower end of the 128 to 256 that
+    /// public text gives.
+    pub entropy_count: u32,
+    /// Entropy values that take the place of ones assumed bad, in equal parts in every plane (their number is ours).
+    pub backup_count: u32,
+    /// UDP source ports of the entropy values. Consecutive ones (ours) reach every route equally often where ECMP is
+    /// linear in the port, as the explicit paths of MRC do.
+    pub entropies: Entropies,
+    /// Entropy values that stay in use however many seem bad (the bound is public, its size ours).
+    pub min_active: u32,
+    /// Sequence numbers that a QP may have on the way beyond the last cumulative one, in units of 128; 0 = four times
+    /// its largest window (ours).
+    pub mpr: u32,
+    /// First sequence number of a QP (ours: 0).
+    pub first_psn: u32,
+    /// First window of a QP, percent of the bandwidth-delay product of all planes: MaxWnd of NSCC.
+    pub start_window_percent: u32,
+    /// Largest window: MaxWnd of NSCC.
+    pub window_cap_percent: u32,
+    /// Queueing delay that NSCC aims at, percent of the base round trip. 100: without trimming; 75: with it.
+    pub delay_target_percent: u32,
+    /// NSCC: a window that achieves little and sees loss or long delay falls to what it achieved.
+    pub quick_adapt: bool,
+    /// Packets that overtake one before it counts as lost, percent of the window: at least 5 packets, at most the
+    /// largest window.
+    pub reorder_percent: u32,
+    /// t of the retransmission timer, 1.024 us × 2^t. 7 = 131 us (ours); 8 base round trips at least (ours).
+    pub timeout_exponent: u32,
+    /// Expiries in a row without progress before the timer begins to double: 7, the most.
+    pub linear_retries: u32,
+    /// Doublings, after which the QP fails. 13 (ours): after about two seconds. 25 would be for ever.
+    pub exponential_retries: u32,
+    /// Packets that one acknowledgement may cover: 16 KiB, as in UEC simulators. Marks, resent packets, ends of
+    /// messages and requests of the sender are acknowledged at once.
+    pub ack_every: u32,
+    /// How long an acknowledgement may wait for other packets to cover, picoseconds (ours: 1 us).
+    pub ack_delay_ps: u64,
+    /// Interval between probes of a plane's entropy values that are assumed bad while none answers, picoseconds (ours:
+    /// 100 us).
+    pub probe_interval_ps: u64,
+    /// Wait after a Send found no posted receive, picoseconds, doubled each time up to 1024 × (ours: MRC itself has
+    /// neither).
+    pub rnr_delay_ps: u64,
+}
+
+impl Default for MrcConfig {
+    fn default() -> Self {
+        MrcConfig {
+            mtu: 4096,
+            entropy_count: 128,
+            backup_count: 32,
+            entropies: Entropies::Consecutive,
+            min_active: 16,
+            mpr: 0,
+            first_psn: 0,
+            start_window_percent: 150,
+            window_cap_percent: 150,
+            delay_target_percent: 100,
+            quick_adapt: true,
+            reorder_percent: 150,
+            timeout_exponent: 7,
+            linear_retries: 7,
+            exponential_retries: 13,
+            ack_every: 4,
+            ack_delay_ps: 1_000_000,
+            probe_interval_ps: 100_000_000,
+            rnr_delay_ps: 10_000_000,
         }
     }
 }

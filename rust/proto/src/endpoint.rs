@@ -6,7 +6,7 @@ use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rke
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
 use crate::telemetry::{Observe, Sample};
-use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, rocev2::RoceV2};
+use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, mrc::Mrc, rocev2::RoceV2};
 use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
@@ -23,6 +23,7 @@ impl Endpoint {
         let transport = match config {
             TransportConfig::MetaRoce(config) => AnyTransport::MetaRoce(MetaRoce::new(config, environment)),
             TransportConfig::RoceV2(config) => AnyTransport::RoceV2(RoceV2::new(config, environment)),
+            TransportConfig::Mrc(config) => AnyTransport::Mrc(Mrc::new(config, environment)),
         };
         Endpoint { regions: Regions::default(), connections: 0, transport }
     }

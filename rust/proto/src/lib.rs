@@ -24,7 +24,7 @@ pub mod transport;
 pub mod verbs;
 
 pub use config::{
-    ControllerKind, DcqcnPreset, Entropies, Environment, Hints, MetaRoceConfig, QpPlanes, QpPorts, Recovery,
+    ControllerKind, DcqcnPreset, Entropies, Environment, Hints, MetaRoceConfig, MrcConfig, QpPlanes, QpPorts, Recovery,
     RoceConfig, RoceTimer, Spray, Tail, TransportConfig,
 };
 pub use counters::Counters;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 pub use crate::transport::metaroce::settings::METAROCE;
+pub use crate::transport::mrc::settings::MRC;
 pub use crate::transport::rocev2::settings::ROCEV2;
 
 /// A row of a profile.
@@ -187,12 +188,13 @@ pub fn mismatch(settings: &[Setting], defaults: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MetaRoceConfig, RoceConfig, TransportConfig};
+    use crate::config::{MetaRoceConfig, MrcConfig, RoceConfig, TransportConfig};
 
-    fn transports() -> [(&'static [Setting], Value); 2] {
+    fn transports() -> [(&'static [Setting], Value); 3] {
         [
             (METAROCE, serde_json::to_value(MetaRoceConfig::default()).expect("a configuration")),
             (ROCEV2, serde_json::to_value(RoceConfig::default()).expect("a configuration")),
+            (MRC, serde_json::to_value(MrcConfig::default()).expect("a configuration")),
         ]
     }
 
@@ -229,9 +231,12 @@ mod tests {
                 let Allowed::Choice(names) = row.allowed else { continue };
                 let mut values = defaults.clone();
                 values[row.name] = json!("no such name");
-                let told = match values.get("ecn_gain_shift") {
-                    Some(_) => serde_json::from_value::<MetaRoceConfig>(values).err(),
-                    None => serde_json::from_value::<RoceConfig>(values).err(),
+                let told = match values {
+                    _ if defaults.get("gap_threshold").is_some() => {
+                        serde_json::from_value::<MetaRoceConfig>(values).err()
+                    }
+                    _ if defaults.get("qps_per_plane").is_some() => serde_json::from_value::<RoceConfig>(values).err(),
+                    _ => serde_json::from_value::<MrcConfig>(values).err(),
                 };
                 let told = told.expect("no such name").to_string();
                 let listed = told.split('`').skip(3).step_by(2);
@@ -250,9 +255,11 @@ mod tests {
 
     #[test]
     fn the_first_number_out_of_range_is_named() {
-        for config in
-            [TransportConfig::MetaRoce(MetaRoceConfig::default()), TransportConfig::RoceV2(RoceConfig::default())]
-        {
+        for config in [
+            TransportConfig::MetaRoce(MetaRoceConfig::default()),
+            TransportConfig::RoceV2(RoceConfig::default()),
+            TransportConfig::Mrc(MrcConfig::default()),
+        ] {
             assert_eq!(config.check(), Ok(()));
             for row in config.settings() {
                 let Allowed::Range(least, most) = row.allowed else { continue };

@@ -47,6 +47,21 @@ pub const CNP: u32 = 16;
 /// Invariant CRC.
 pub const ICRC: u32 = 4;
 
+/// MRC-like message header: message and receive-queue sequence numbers. Named in public text; its length is ours.
+pub const METH: u32 = 8;
+/// MRC-like sending time, in every data packet: 16 bits (public), padded.
+pub const TSETH: u32 = 4;
+/// Immediate data.
+pub const IMMEDIATE: u32 = 4;
+/// MRC-like selective acknowledgement: cumulative number, offsets, 64 bits, reflected entropy of 32. Length ours.
+pub const SETH: u32 = 24;
+/// MRC-like congestion state of an acknowledgement: time, out-of-order count, penalty, bytes. Length ours.
+pub const CC_STATE: u32 = 8;
+/// MRC-like negative acknowledgement: number, reason, reflected entropy. Length ours.
+pub const NETH: u32 = 12;
+/// MRC-like probe. Length ours.
+pub const PETH: u32 = 8;
+
 /// MetaRoCE-style data packet around `payload` bytes.
 pub const fn mr_data(payload: u32) -> u32 {
     on_wire(MR_BASE + MR_SERIAL + MR_DATA + MR_ADDRESS + MR_CRC + payload)
@@ -112,8 +127,28 @@ pub const fn roce_cnp() -> u32 {
     on_wire(BTH + CNP + ICRC)
 }
 
+/// MRC-like data packet around `payload` bytes: all of them carry the RETH; `imm` carries immediate data.
+pub const fn mrc_data(payload: u32, imm: bool) -> u32 {
+    on_wire(BTH + METH + TSETH + RETH + if imm { IMMEDIATE } else { 0 } + payload + ICRC)
+}
+
+/// MRC-like selective acknowledgement.
+pub const fn mrc_sack() -> u32 {
+    on_wire(BTH + SETH + CC_STATE + ICRC)
+}
+
+/// MRC-like negative acknowledgement.
+pub const fn mrc_nack() -> u32 {
+    on_wire(BTH + NETH + ICRC)
+}
+
+/// MRC-like reliability probe.
+pub const fn mrc_probe() -> u32 {
+    on_wire(BTH + PETH + TSETH + ICRC)
+}
+
 /// A data packet whose payload a switch has cut off: the shortest frame that holds the headers of
-/// either transport, so that the receiver learns which packet it was. Ours; UET 1.0.3 asks a switch to
+/// any transport, so that the receiver learns which packet it was. Ours; UET 1.0.3 asks a switch to
 /// keep 24 bytes at least.
 pub const TRIMMED: u32 = mr_data(0);
 
@@ -140,5 +175,9 @@ mod tests {
         assert_eq!(roce_response(4096, false), 20 + 46 + 16 + 4096);
         assert_eq!((roce_ack(), roce_atomic_ack()), (20 + 66, 20 + 74));
         assert_eq!(roce_cnp(), 20 + 78);
+        assert_eq!(mrc_data(4096, false), 20 + 46 + 44 + 4096);
+        assert_eq!(mrc_data(0, true), 20 + 46 + 48);
+        assert_eq!((mrc_sack(), mrc_nack(), mrc_probe()), (20 + 46 + 48, 20 + 46 + 28, 20 + 46 + 28));
+        assert!(TRIMMED >= mrc_data(0, true));
     }
 }

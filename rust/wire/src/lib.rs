@@ -7,12 +7,14 @@
 pub mod hint;
 pub mod ids;
 pub mod lengths;
+pub mod mrc;
 pub mod packet;
 pub mod prefetch;
 pub mod units;
 
 pub use hint::RateHint;
 pub use ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
+pub use mrc::{MrcData, MrcNack, MrcProbe, MrcSack, Psn, PsnWord, Reflected};
 pub use packet::{
     Body, Class, Cnp, Ecn, Envelope, MrAck, MrData, MrProbe, MrRequest, Opcode, Packet, PathHeader, Request, RoceAck,
     RoceAckKind, RoceData, RoceRequest, RoceResponse, RoceSack, Segment, Sending, Verdict,

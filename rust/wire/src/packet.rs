@@ -6,6 +6,7 @@
 
 use crate::hint::RateHint;
 use crate::ids::{ConnId, HostId, PlaneId, Rkey, StreamId};
+use crate::mrc::{MrcData, MrcNack, MrcProbe, MrcSack};
 use crate::units::{Stamp, Time};
 
 /// A packet on its way.
@@ -102,6 +103,14 @@ pub enum Body {
     RoceCnp(Cnp),
     /// RoCEv2 selective acknowledgement.
     RoceSack(RoceSack),
+    /// MRC-like data.
+    MrcData(MrcData),
+    /// MRC-like selective acknowledgement.
+    MrcSack(MrcSack),
+    /// MRC-like negative acknowledgement.
+    MrcNack(MrcNack),
+    /// MRC-like reliability probe.
+    MrcProbe(MrcProbe),
 }
 
 /// The operation that a packet is part of.

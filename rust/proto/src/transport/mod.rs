@@ -1,7 +1,9 @@
 //! The seam between an endpoint and its transport: a trait, and a closed enum over the
 //! transports so that the packet path has no virtual call.
 
+pub(crate) mod cc;
 pub mod metaroce;
+pub mod mrc;
 pub mod rocev2;
 
 use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, StreamId, Time};
@@ -102,6 +104,8 @@ pub enum AnyTransport {
     MetaRoce(metaroce::MetaRoce),
     /// RoCEv2.
     RoceV2(rocev2::RoceV2),
+    /// MRC-like.
+    Mrc(mrc::Mrc),
 }
 
 /// Calls a method of whichever transport it is.
@@ -110,6 +114,7 @@ macro_rules! each {
         match $transport {
             $crate::transport::AnyTransport::MetaRoce($t) => $call,
             $crate::transport::AnyTransport::RoceV2($t) => $call,
+            $crate::transport::AnyTransport::Mrc($t) => $call,
         }
     };
 }

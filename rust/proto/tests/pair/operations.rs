@@ -138,7 +138,8 @@ impl Weather {
         let mut next = move |permille: u64| draw() < permille;
         let mut delay = draws(!self.seed);
         move |packet| {
-            let data = matches!(packet.body, Body::MrData(_) | Body::RoceData(_) | Body::RoceResponse(_));
+            let data =
+                matches!(packet.body, Body::MrData(_) | Body::RoceData(_) | Body::RoceResponse(_) | Body::MrcData(_));
             if next(weather.lost) {
                 Fate::Lost
             } else if next(weather.doubled) {

@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 
 use metaroce_wire::{ConnId, Envelope, HostId, PathHeader, PlaneId, Rate, RateHint, Stamp, StreamId, Time, prefetch};
 
-use super::cc::State;
 use super::flight::{Flight, NIL, Order, Sent};
 use super::ledger::PathLedger;
 use super::path::{self, PathState, SendPath, Variation};
@@ -13,6 +12,7 @@ use super::serials::Serials;
 use crate::config::{Entropies, MetaRoceConfig, Spray};
 use crate::inbox::Inbox;
 use crate::outbox::{Outbox, Piece};
+use crate::transport::cc::State;
 
 /// Most planes of a host.
 pub const MAX_PLANES: usize = 8;

@@ -6,13 +6,12 @@
 //! holds the state and the [`Transport`] face.
 
 mod acks;
-mod cc;
 mod connection;
 mod flight;
 mod hint;
 mod ledger;
 mod observe;
-mod path;
+pub(in crate::transport) mod path;
 mod receiver;
 mod repair;
 mod sender;
@@ -24,11 +23,11 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Time, lengths, prefetch};
 
-use self::cc::{Controller, Place};
 use self::connection::{Connection, MAX_PATHS, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
 use self::ledger::SACK_BITS;
+use super::cc::{Controller, Place};
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
@@ -251,6 +250,7 @@ impl Transport for MetaRoce {
                 self.reply(envelope, lengths::mr_probe(), Body::MrProbeReply(answer));
             }
             Body::MrProbeReply(probe) => self.handle_probe_reply(now, probe),
+            // Of another transport.
             _ => {}
         }
         None

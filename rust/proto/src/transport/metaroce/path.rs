@@ -2,11 +2,11 @@
 
 use metaroce_wire::Time;
 
-use super::cc::{Controller, Signal, State, TICK_SHIFT, USED_SHARE};
 use super::flight::Fifo;
 use super::ledger::SACK_BITS;
 use crate::config::{MetaRoceConfig, Spray};
 use crate::transport::FIRST_PORT;
+use crate::transport::cc::{Controller, Signal, State, TICK_SHIFT, USED_SHARE};
 
 /// A round trip sample counts for one in so many (RFC 6298).
 pub const RTT_GAIN: u32 = 8;
@@ -293,8 +293,8 @@ pub fn ticks(rtt: Time) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cc::Place;
     use super::*;
+    use crate::transport::cc::Place;
 
     fn path(config: &MetaRoceConfig) -> (SendPath, Controller) {
         let place = Place { base_rtt: ticks(Time::from_us(5)), bdp: 500_000, paths: 32, cap: 1 << 20 };

@@ -122,11 +122,7 @@ mod tests {
         for late in [0_u32, 1, 64, 65, 100, 200] {
             let told = Serials::of(200 - late, [u32::MAX; 2]);
             let old = sender.out_of_reach(&told);
-            let (max, fresh) = {
-                let mut s = sender;
-                s
-            }
-            .learn(&told);
+            let (max, fresh) = Serials { ..sender }.learn(&told);
             let near = (0..=REACH).filter(|k| fresh >> k & 1 == 1).map(|k| max - k);
             let far = (0..=REACH).filter(|k| old >> k & 1 == 1).map(|k| (200 - late).wrapping_sub(k));
             let all: BTreeSet<u32> = near.chain(far).chain([200]).collect();

@@ -2,11 +2,11 @@
 
 use metaroce_wire::{RateHint, Stamp, lengths};
 
-use super::cc::{self, aimd, nscc, swift};
 use super::{acks, connection, hint, ledger, path, receiver, repair, sender, serials};
 use crate::outbox;
 use crate::settings::Setting;
 use crate::transport::FIRST_PORT;
+use crate::transport::cc::{self, aimd, nscc, swift};
 
 const MICROSECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000 * MICROSECOND;

@@ -23,6 +23,7 @@
 mod answers;
 mod connection;
 pub mod dcqcn;
+mod failure;
 mod observe;
 mod psn;
 mod reads;
@@ -42,8 +43,9 @@ use metaroce_wire::{
     Time, Verdict,
 };
 
-use self::connection::{Connection, Failure, entropy, home, plane, readable, spread};
+use self::connection::{Connection, entropy, home, plane, spread};
 use self::dcqcn::Params;
+use self::failure::{nak_of, status_of};
 use self::requester::Requester;
 use self::responder::{Order, Responder};
 use self::selective::Timers;
@@ -402,71 +404,6 @@ impl RoceV2 {
     }
 
     // --- failing ---
-
-    /// QP `index` goes to the error state, and with it the connection: a collective cannot go on
-    /// with a part of the QPs. The request that sequence number `number` is part of gets `status`.
-    fn fail(&mut self, index: u32, status: CompletionStatus, number: u32) {
-        let qp = &self.qps[index as usize];
-        let reason = self.failure_reason(qp, status);
-        let message = qp.requester.message_at(number).or_else(|| qp.requester.message_at(qp.requester.una()));
-        self.end(index, reason, message.map(|message| (message, status)));
-    }
-
-    /// Ends everything of the connection of QP `index`: the named message with its status, all others flushed.
-    fn end(&mut self, index: u32, reason: String, named: Option<(u32, CompletionStatus)>) {
-        let qp = &self.qps[index as usize];
-        let (id, reason) = (ConnId(qp.connection), format!("QP {}: {reason}", qp.number));
-        let connection = &mut self.connections[id.index()];
-        connection.failure = Some(Failure { reason, left: connection.outbox.open_bytes() });
-        let sent = connection.outbox.fail_numbered().into_iter();
-        self.completions.extend(sent.map(|(message, ended)| {
-            let status = named.filter(|&(named, _)| message == Some(named));
-            Completion::of_request(id, &ended, status.map_or(CompletionStatus::Flushed, |(_, status)| status))
-        }));
-        let receives = connection.inbox.fail().into_iter();
-        self.completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
-        let first = id.0 * self.qps_per_connection;
-        for qp in &mut self.qps[first as usize..(first + self.qps_per_connection) as usize] {
-            qp.requester.clear();
-            qp.responder.clear();
-        }
-    }
-
-    fn failure_reason(&self, qp: &Qp, status: CompletionStatus) -> String {
-        let told = match status {
-            CompletionStatus::AccessError => "the peer refused an address",
-            CompletionStatus::LengthError => "the peer refused a length",
-            CompletionStatus::PeerFailed => "the peer failed",
-            CompletionStatus::RnrRetryExceeded => "no receive posted at the peer for too long",
-            _ => return self.silence(qp),
-        };
-        told.to_owned()
-    }
-
-    fn silence(&self, qp: &Qp) -> String {
-        let timeouts = qp.requester.timeouts;
-        let (first, last) = (
-            readable(self.timeout(&qp.requester, 0)),
-            readable(self.timeout(&qp.requester, timeouts.saturating_sub(1))),
-        );
-        let span = if first == last { first } else { format!("{first} to {last}") };
-        format!("no progress in {timeouts} timeouts of {span}")
-    }
-
-    /// What holds up connection `id`: its QP with the most timeouts, or most unfinished packets.
-    fn waiting_reason(&self, id: usize) -> String {
-        let k = self.qps_per_connection as usize;
-        let qps = &self.qps[id * k..(id + 1) * k];
-        let worst = qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number)));
-        match worst {
-            Some(qp) if qp.requester.timeouts > 0 => format!("QP {}: {}", qp.number, self.silence(qp)),
-            Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.deadline == Time::NEVER => {
-                format!("QP {}: no receive posted at the peer", qp.number)
-            }
-            Some(qp) => format!("QP {}: {} packets not acknowledged", qp.number, qp.requester.unfinished()),
-            None => String::new(),
-        }
-    }
 }
 
 impl Transport for RoceV2 {
@@ -566,7 +503,15 @@ impl Transport for RoceV2 {
     }
 
     fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
-        self.next_control(plane)
+        // What waits behind answers is of their class.
+        for _ in 0..self.ports[plane.index()].control.len() {
+            let control = &mut self.ports[plane.index()].control;
+            match control.front() {
+                Some(&index) if self.qps[index as usize].responder.answers() => control.rotate_left(1),
+                _ => return self.next_control(plane),
+            }
+        }
+        None
     }
 
     fn poll_timeout(&self) -> Time {
@@ -596,24 +541,6 @@ impl Transport for RoceV2 {
     fn stuck(&self) -> Vec<Stuck> {
         let connections = self.connections.iter().enumerate();
         connections.filter_map(|(id, connection)| connection.stuck(|| self.waiting_reason(id))).collect()
-    }
-}
-
-/// The NAK that tells of a refusal.
-const fn nak_of(verdict: Verdict) -> RoceAckKind {
-    match verdict {
-        Verdict::LengthError => RoceAckKind::InvalidNak,
-        Verdict::PeerFailed => RoceAckKind::OperationNak,
-        _ => RoceAckKind::AccessNak,
-    }
-}
-
-/// How the request ends that a NAK refuses.
-const fn status_of(kind: RoceAckKind) -> CompletionStatus {
-    match kind {
-        RoceAckKind::InvalidNak => CompletionStatus::LengthError,
-        RoceAckKind::OperationNak => CompletionStatus::PeerFailed,
-        _ => CompletionStatus::AccessError,
     }
 }
 

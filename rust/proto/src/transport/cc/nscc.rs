@@ -3,15 +3,14 @@
 //! is missing, fast where the path is clear; unmarked and above it, by the same for every window;
 //! marked and above it, it falls with the average delay's excess; marked and below it, it holds.
 //!
-//! UEC has one window a connection. Here each path has one, with the increase constants of the
+//! UEC and MRC have one window a connection. With MetaRoCE-style paths each path has one, with the increase constants of the
 //! path's share of the bandwidth-delay product, so that all paths together grow as that one would.
 //!
-//! Left out: the receiver's penalty, which the rate hint replaces (F8), and quick_adapt. Its gate is
-//! an eighth of the largest window: for a path of a few packets that is less than one of them.
+//! Left out here: the receiver's penalty, and quick_adapt. Its gate is an eighth of the largest window: for a path of a
+//! few packets that is less than one of them.
 //! Increments count at once instead of every 8 MTU: their sum is the same.
 
 use super::{PARTS, Place, Signal, TICK_SHIFT, cut, grow};
-use crate::config::MetaRoceConfig;
 
 /// Network that the constants are given for: 100 Gbit/s × 12 us, bytes, and 12 us in picoseconds.
 pub const REFERENCE_BDP: u64 = 150_000;
@@ -71,15 +70,15 @@ pub struct Nscc {
 
 impl Nscc {
     /// Scales the constants by a = BDP ÷ 150,000 bytes and b = target ÷ 12 us.
-    pub fn new(config: &MetaRoceConfig, place: Place) -> Nscc {
+    pub fn new(mtu: u32, delay_target_percent: u32, place: Place) -> Nscc {
         // More than 64 GiB in flight is nobody's, and would overflow.
         let all = place.bdp.min(1 << 36);
         let bdp = (all / place.paths.max(1)).max(1);
-        let target = (u64::from(place.base_rtt) * u64::from(config.delay_target_percent) / 100).max(1);
-        let scaled = u64::from(config.mtu) * PARTS * bdp;
+        let target = (u64::from(place.base_rtt) * u64::from(delay_target_percent) / 100).max(1);
+        let scaled = u64::from(mtu) * PARTS * bdp;
         Nscc {
             cap: (bdp * MOST_PERCENT / 100).min(u64::from(u32::MAX)) as u32,
-            mtu: config.mtu,
+            mtu,
             target: target.min(u64::from(u32::MAX / 4)) as u32,
             // b ÷ target is 1 ÷ 12 us.
             alpha: (ALPHA * scaled / REFERENCE_BDP * FINE) / (REFERENCE_RTT >> TICK_SHIFT),

@@ -1,4 +1,5 @@
-//! Congestion control of a path: one seam, three controllers.
+//! Congestion control by windows: one seam, three controllers. Of a path of the MetaRoCE-style transport; NSCC also of
+//! an MRC-like QP.
 //!
 //! [`Controller`] holds what an endpoint derives from its configuration once; [`State`] is what one
 //! path remembers, 8 bytes whichever controller is in use. With each acknowledgement a controller
@@ -98,7 +99,7 @@ pub struct Controller {
 impl Controller {
     /// The controller that `config` names.
     pub fn new(config: &MetaRoceConfig, place: Place) -> Controller {
-        let nscc = Nscc::new(config, place);
+        let nscc = Nscc::new(config.mtu, config.delay_target_percent, place);
         let cap = match config.controller {
             ControllerKind::Nscc => nscc.cap.min(place.cap),
             ControllerKind::Aimd | ControllerKind::Swift => place.cap,

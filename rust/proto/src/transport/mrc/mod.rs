@@ -1,0 +1,322 @@
+//! An MRC-like transport, independent of any implementation: what public text tells of OCP Multipath Reliable Connection
+//! 1.0, so that a MetaRoCE-style transport can be compared with its peer.
+//!
+//! A connection is one QP with one sequence of 24-bit numbers, sprayed packet by packet over many entropy values in all
+//! planes. The receiver places every packet where it belongs and answers with selective acknowledgements: a cumulative
+//! number, 64 bits around what has just come, the reflected entropy value and its mark. The sender has one NSCC window for
+//! the QP, infers losses from how much overtakes a packet, asks by probes where that says nothing, and has a timer as
+//! the last resort. An entropy value that swallowed a packet is left at once and probed until it answers.
+//!
+//! [`entropy`] chooses routes, [`window`] says how much, [`board`] and [`tracker`] remember numbers, [`sender`] builds
+//! what ports pull, [`acks`] takes acknowledgements, [`receiver`] places and acknowledges, [`repair`] runs the timers.
+//!
+//! MRC itself has Write and Write with immediate alone. A Send here stands for what libraries make of it, a Write with
+//! immediate to a buffer that the receiver has told of: it carries the receive's index, and costs no clear-to-send.
+//!
+//! Left out: explicit source routes and the IPv6 headers they need (entropy is the UDP source port, as in the ECMP mode),
+//! transport acknowledgements beside the selective ones (they would say the same), a reverse set of entropy values
+//! (acknowledgements go back the way the packet came), port status messages, the receiver's window penalty, the difference
+//! between a trim at the last hop and elsewhere (the fabric does not tell), and the bound on Writes with immediate.
+
+mod acks;
+mod board;
+mod connection;
+mod entropy;
+mod observe;
+mod receiver;
+mod repair;
+mod sender;
+pub(crate) mod settings;
+mod tracker;
+mod window;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rate, Time, prefetch};
+
+use self::connection::Connection;
+use self::entropy::{Numbers, Profile};
+use self::window::Rule;
+use super::{Stage, Stuck, Transport};
+use crate::config::{Environment, MrcConfig};
+use crate::counters::Counters;
+use crate::telemetry::PathTable;
+use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+
+/// Sequence numbers are granted in such units (public).
+pub const MPR_UNIT: u64 = 128;
+/// Largest windows that a QP may have on the way beyond its cumulative number, where the setting leaves it open. Ours.
+pub const MPR_WINDOWS: u64 = 4;
+/// Most units: eight bits (public).
+pub const MPR_MOST: u64 = 255;
+
+/// All QPs of one host.
+#[derive(Debug)]
+pub struct Mrc {
+    config: MrcConfig,
+    host: HostId,
+    base_rtt: Time,
+    numbers: Numbers,
+    rule: Rule,
+    /// Numbers that a QP may have on the way beyond its cumulative one.
+    mpr: u64,
+    connections: Vec<Connection>,
+    /// Connections with something to send, by plane.
+    ready: Vec<VecDeque<u32>>,
+    /// Acknowledgements and probes, by plane: they leave before data.
+    control: Vec<VecDeque<Packet>>,
+    ports_ready: u32,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of its
+    /// acknowledgements it is; void once that has left.
+    delayed: VecDeque<(Time, u32, u32)>,
+    completions: VecDeque<Completion>,
+    counters: Counters,
+    counts: PathTable,
+}
+
+impl Mrc {
+    /// A host without connections.
+    pub fn new(config: &MrcConfig, environment: Environment) -> Mrc {
+        let planes = environment.ports.len();
+        let total = Rate(environment.ports.iter().map(|rate| rate.0).sum());
+        let rule = Rule::new(config, total.bytes_in(environment.base_rtt).0, environment.base_rtt);
+        let of_plane = |all: u32| all.div_ceil(planes.max(1) as u32) as u16;
+        let active = of_plane(config.entropy_count);
+        let numbers = Numbers {
+            planes,
+            active,
+            backup: of_plane(config.backup_count),
+            // A plane at least may die.
+            least: config.min_active.min(active.into()),
+            ports: config.entropies,
+        };
+        let windows = (MPR_WINDOWS * u64::from(rule.cap)).div_ceil(MPR_UNIT * u64::from(config.mtu));
+        let units = if config.mpr == 0 { windows } else { config.mpr.into() };
+        Mrc {
+            host: environment.host,
+            base_rtt: environment.base_rtt,
+            numbers,
+            rule,
+            mpr: units.clamp(1, MPR_MOST) * MPR_UNIT,
+            connections: Vec::new(),
+            ready: vec![VecDeque::new(); planes],
+            control: vec![VecDeque::new(); planes],
+            ports_ready: 0,
+            timers: BinaryHeap::new(),
+            delayed: VecDeque::new(),
+            completions: VecDeque::new(),
+            counters: Counters::default(),
+            counts: PathTable::default(),
+            config: config.clone(),
+        }
+    }
+
+    /// Puts a connection into the ready queues of `planes`, if it can send.
+    fn wake(&mut self, id: usize, planes: u8) {
+        let connection = &mut self.connections[id];
+        let open = connection.profile.as_ref().map_or(0, |profile| profile.open_planes());
+        let mut new = planes & open & !connection.queued;
+        if new == 0 || !connection.can_send(self.mpr) {
+            return;
+        }
+        connection.queued |= new;
+        self.ports_ready |= u32::from(new);
+        while new != 0 {
+            self.ready[new.trailing_zeros() as usize].push_back(id as u32);
+            new &= new - 1;
+        }
+    }
+
+    fn push_control(&mut self, plane: PlaneId, packet: Packet) {
+        self.control[plane.index()].push_back(packet);
+        self.ports_ready |= 1 << plane.0;
+    }
+
+    fn arm(&mut self, id: usize, due: Time) {
+        let connection = &mut self.connections[id];
+        if due < connection.armed {
+            connection.armed = due;
+            self.timers.push(Reverse((due, id as u32)));
+        }
+    }
+}
+
+/// All planes.
+const ALL: u8 = u8::MAX;
+
+impl Transport for Mrc {
+    fn connect(&mut self, peer: HostId) -> ConnId {
+        let first = u64::from(self.config.first_psn);
+        self.connections.push(Connection::new(self.config.mtu, first, &self.rule, (self.host, peer)));
+        ConnId(self.connections.len() as u32 - 1)
+    }
+
+    fn bind(&mut self, connection: ConnId, remote: ConnId) {
+        self.connections[connection.index()].remote = remote;
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        matches!(opcode, Opcode::Write | Opcode::WriteImm | Opcode::Send)
+    }
+
+    fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
+        let id = connection.index();
+        let state = &mut self.connections[id];
+        if state.failed {
+            return Err(PostError::Failed(connection.0));
+        }
+        if state.board.is_empty() {
+            state.last_progress = now;
+        }
+        if state.outbox.post(request).is_none() {
+            let completions = &mut self.completions;
+            state.outbox.flush(request.stream, &mut |ended, status| {
+                completions.push_back(Completion::of_request(connection, &ended, status));
+            });
+        }
+        self.open(id);
+        self.resume_probing(now, id);
+        self.wake(id, ALL);
+        Ok(())
+    }
+
+    fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
+        let state = &mut self.connections[connection.index()];
+        if state.failed {
+            let status = crate::verbs::CompletionStatus::Flushed;
+            self.completions.push_back(Completion::of_receive(connection, &request, status));
+            return;
+        }
+        let completions = &mut self.completions;
+        state.inbox.post(request, |effect| completions.extend(effect.completion(connection)));
+    }
+
+    fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
+        let (envelope, body) = packet;
+        match body {
+            Body::MrcData(data) => return self.handle_data(now, envelope, data, regions),
+            Body::MrcSack(sack) => self.handle_sack(now, sack),
+            Body::MrcNack(nack) => self.handle_nack(now, nack),
+            Body::MrcProbe(probe) => self.handle_probe(envelope, probe),
+            // Of another transport.
+            _ => {}
+        }
+        None
+    }
+
+    fn deny(&mut self, now: Time, connection: ConnId, plane: PlaneId, denied: bool) -> Result<(), PostError> {
+        let id = connection.index();
+        self.open(id);
+        let profile = self.connections[id].profile.as_mut();
+        if !profile.is_some_and(|profile| profile.deny(plane.index(), denied)) {
+            return Err(PostError::NoPlaneLeft(plane.0));
+        }
+        self.resume_probing(now, id);
+        self.wake(id, ALL);
+        Ok(())
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        while let Some(&Reverse((due, id))) = self.timers.peek()
+            && due <= now
+        {
+            self.timers.pop();
+            // An entry that was overtaken by an earlier one stands for nothing.
+            if self.connections[id as usize].armed == due {
+                self.connections[id as usize].armed = Time::NEVER;
+                self.on_timer(now, id as usize);
+            }
+        }
+        self.send_delayed(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
+        if let Some(packet) = self.control[plane.index()].pop_front() {
+            return Some(packet);
+        }
+        while let Some(id) = self.ready[plane.index()].pop_front() {
+            if let Some(packet) = self.pull(now, id as usize, plane) {
+                self.ready[plane.index()].push_back(id);
+                return Some(packet);
+            }
+            self.connections[id as usize].queued &= !(1 << plane.0);
+        }
+        self.ports_ready &= !(1 << plane.0);
+        None
+    }
+
+    fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
+        self.control[plane.index()].pop_front()
+    }
+
+    fn poll_timeout(&self) -> Time {
+        let timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
+        self.delayed.front().map_or(timer, |&(due, ..)| due.min(timer))
+    }
+
+    fn poll_completion(&mut self) -> Option<Completion> {
+        self.completions.pop_front()
+    }
+
+    fn ports_ready(&self) -> u32 {
+        self.ports_ready
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn stuck(&self) -> Vec<Stuck> {
+        let open = |c: &Connection| {
+            let (stream, bytes_left) = c.abandoned.or_else(|| c.outbox.open_bytes())?;
+            Some(Stuck { peer: c.peer, stream, bytes_left, reason: c.explain() })
+        };
+        self.connections.iter().filter_map(open).collect()
+    }
+
+    #[inline]
+    fn prefetch(&self, body: &Body, stage: Stage) {
+        let connection = match body {
+            Body::MrcData(data) => data.connection,
+            Body::MrcSack(sack) => sack.connection,
+            _ => return,
+        };
+        let Some(connection) = self.connections.get(connection.index()) else { return };
+        match (body, stage) {
+            (Body::MrcData(_), Stage::Connection) => connection.prefetch_receiver(),
+            (Body::MrcData(data), Stage::Path) => connection.inbox.prefetch_stream(data.segment.stream),
+            (Body::MrcData(data), Stage::Message) => connection.inbox.prefetch_message(&data.segment),
+            (_, Stage::Connection) => connection.prefetch_sender(),
+            (_, Stage::Path) => connection.board.prefetch(),
+            (_, Stage::Message) => {}
+        }
+    }
+
+    #[inline]
+    fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        let front = self.ready[plane.index()].front();
+        let Some(connection) = front.and_then(|&id| self.connections.get(id as usize)) else { return };
+        match stage {
+            Stage::Connection => connection.prefetch_sender(),
+            Stage::Path => {
+                connection.profile.as_deref().map(prefetch).unwrap_or_default();
+                connection.outbox.prefetch_next();
+            }
+            Stage::Message => {}
+        }
+    }
+}
+
+impl Mrc {
+    /// Gives a connection that is to send its entropy values.
+    fn open(&mut self, id: usize) {
+        let connection = &mut self.connections[id];
+        if connection.profile.is_none() {
+            connection.profile = Some(Box::new(Profile::new(self.numbers, connection.hash)));
+            connection.ev_probe_at = vec![Time::NEVER; self.numbers.planes].into();
+            connection.turn = (connection.hash as usize % self.numbers.planes.max(1)) as u8;
+        }
+    }
+}
