@@ -23,7 +23,7 @@ DEFAULT = tuple(
     for name in ("metaroce", "mrc", "rocev2-sr", "rocev2-pfc", "rocev2-adaptive", "rocev2-67ms")
     if name in TRANSPORTS
 )
-"""What is compared unless told otherwise: docs/decisions/0004 says why these."""
+"""What is compared unless told otherwise: docs/decisions/0005 says why these."""
 LOSSES = ("0", "0.1%", "1%", "10%")
 COLLECTIVES = ("all_reduce", "alltoall")
 CHECK_MEMORY = "512MiB"

@@ -16,7 +16,7 @@ const FABRIC: &[Setting] = &[
     Setting::choice(
         "ecmp",
         &["linear", "mixed", "qp"],
-        "ours: CRC and XOR hashes are linear in the port",
+        "ours: CRC, XOR hashes are linear in it",
         "How UDP source port, or port and QP, enter a switch's ECMP choice.",
     ),
     Setting::number(
@@ -46,7 +46,7 @@ const FABRIC: &[Setting] = &[
         "flowlet_entries",
         "rows",
         (1, MAX_FLOWLETS as u64),
-        "Junos: 32768; ours: all for one group of ports",
+        "Junos; ours: all for one group",
         "Flowlets: rows of a switch's table.",
     ),
     Setting::switch(
