@@ -555,16 +555,18 @@ fn small_windows_take_turns_on_the_planes() {
 
 fn config() -> impl Strategy<Value = MrcConfig> {
     let ports = prop_oneof![Just(Entropies::Consecutive), Just(Entropies::Hashed)];
-    let evs = (1..40u32, 0..20u32, 1..6u32);
+    let evs = (1..40u32, 0..20u32, 1..6u32, 0..8u32);
     let first = prop_oneof![Just(0u32), Just((1 << 24) - 7), 0..1u32 << 24];
     let numbers = (0..3u32, 1..9u32, 1..300u32, 1..200u32);
     (ports, evs, first, numbers, any::<bool>()).prop_map(|(entropies, evs, first_psn, numbers, quick_adapt)| {
-        let ((entropy_count, backup_count, min_active), (mpr, ack_every, reorder_percent, window)) = (evs, numbers);
+        let (entropy_count, backup_count, min_active, linear_retries) = evs;
+        let (mpr, ack_every, reorder_percent, window) = numbers;
         MrcConfig {
             entropies,
             entropy_count,
             backup_count,
             min_active,
+            linear_retries,
             mpr,
             first_psn,
             ack_every,
@@ -668,6 +670,22 @@ proptest! {
         prop_assert_eq!(pair.succeeded(0, CompletionKind::Sent).len(), lens.len());
         prop_assert_eq!((totals(&pair).resent, totals(&pair).duplicates), (0, 0));
     }
+}
+
+#[test]
+fn progress_shortens_the_timer_of_what_left_before_it() {
+    let mut pair = pair_with(&MrcConfig { linear_retries: 0, ..MrcConfig::default() }, 1);
+    let wrong = watch_windows(&mut pair);
+    // Silence for long; then the second packet alone comes through, and the first is long overdue.
+    pair.fate_at(|now, packet| {
+        let through = packet.envelope.src == HostId(1) || now > Time::from_us(3_000);
+        let second = now > Time::from_us(1_000) && psn(packet) == Some(1);
+        if through || second && now < Time::from_us(2_500) { Fate::Delayed(Time::from_us(600)) } else { Fate::Lost }
+    });
+    pair.post(0, write(1, 0, 2 * MTU));
+    pair.run();
+    assert_eq!(wrong.borrow().clone(), None);
+    assert_eq!(pair.succeeded(0, CompletionKind::Sent), [1]);
 }
 
 #[test]
