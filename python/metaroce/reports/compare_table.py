@@ -37,7 +37,7 @@ def notes(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"> <: stopped at {BOUND_FACTOR} x the loss-free time of its transport; > at least that, < at most that"
     for cell in cells:
         where = f"{cell.collective} {cell.transport} {cell.profile} at loss {percent(cell.loss)}"
-        if cell.pauses is not None:
+        if cell.pauses:
             yield (
                 f"{where}: {cell.pauses} pauses, ports paused {cell.paused_us or 0.0:,.1f} us in all, "
                 f"{cell.dropped} dropped in the lossless class"

@@ -18,16 +18,12 @@ from .topology import headline
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"rocev2": ("rocev2-adaptive", "rocev2-67ms")}
 """Names that stand for several transports."""
-DEFAULT = tuple(
-    name
-    for name in ("metaroce", "mrc", "rocev2-sr", "rocev2-pfc", "rocev2-adaptive", "rocev2-67ms")
-    if name in TRANSPORTS
-)
+DEFAULT = ("metaroce", "mrc", "rocev2-sr", "rocev2-adaptive")
 """What is compared unless told otherwise: docs/decisions/0005 says why these."""
 LOSSES = ("0", "0.1%", "1%", "10%")
 COLLECTIVES = ("all_reduce", "alltoall")
 CHECK_MEMORY = "512MiB"
-"""Less than a scenario's own, so that the default comparison takes about a minute."""
+"""Less than a scenario's own, so that the default comparison takes less than two minutes."""
 COMPARABLE = tuple(kind for kind in ALGORITHMS if kind != "alltoallv")  # that one has a matrix, no size
 
 

@@ -394,10 +394,11 @@ impl Simulation {
                 self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
             }
         }
-        let due = endpoint.poll_timeout();
+        // A timeout that has passed is due now, or the event would not be known as the one that counts.
+        let due = endpoint.poll_timeout().max(now);
         if due < self.timer_at[host] {
             self.timer_at[host] = due;
-            self.queue.push(due.max(now), TIMER << KIND_SHIFT | host as u32);
+            self.queue.push(due, TIMER << KIND_SHIFT | host as u32);
         }
     }
 
