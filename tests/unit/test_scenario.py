@@ -3,7 +3,6 @@ import json
 import pytest
 
 from metaroce import Collective, ConfigError, Permutation, Scenario, topology
-from metaroce.config import TRANSPORTS
 
 RING = Collective(kind="all_reduce", size="1MiB")
 
