@@ -158,7 +158,9 @@ impl Outbox {
         Outbox { mtu, order, base: 0, messages, answers, turn: NONE, unsent: 0, posted: 0, acked: 0, streams }
     }
 
-    fn mtu(&self) -> u32 {
+    /// Payload of a full packet, bytes.
+    #[inline]
+    pub fn mtu(&self) -> u32 {
         self.mtu.into()
     }
 

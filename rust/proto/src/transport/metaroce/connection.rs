@@ -262,8 +262,20 @@ impl Connection {
     #[inline]
     fn has_share(&self, plane: usize) -> bool {
         // [F4.share-of-window] [I29]
+        if self.falls_short(plane) {
+            return true;
+        }
+        // What rounding leaves goes to a plane only if no other is further from its share.
         let taken = u64::from(self.plane_in_flight[plane]) * u64::from(self.all_windows);
         taken <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
+            && !(0..self.resend.len()).any(|other| self.open[other] != 0 && self.falls_short(other))
+    }
+
+    /// Whether `plane` is short of its share by half a packet or more.
+    #[inline]
+    fn falls_short(&self, plane: usize) -> bool {
+        let taken = u64::from(self.plane_in_flight[plane]) + u64::from(self.outbox.mtu() / 2);
+        taken * u64::from(self.all_windows) <= self.window.saturating_mul(u64::from(self.plane_window[plane]))
     }
 
     /// Where the window is too small for a packet in each plane, planes take turns, each pair of hosts from

@@ -3,14 +3,14 @@
 //! That every acknowledgement carries such a share is public; how it is computed is *ours*: max-min
 //! water-filling over the senders that are active, each capped by the backlog it advertises, and
 //! what nobody asked for dealt out evenly on top, so that a sender with little to send never holds
-//! bandwidth idle. While a crowd arrives, its members get an equal part among all connections for a round. The shares granted at one time never add up to more than the target.
+//! bandwidth idle. While a crowd arrives, its members get an equal part among all that may be coming for a round. The shares granted at one time never add up to more than the target.
 
 use metaroce_wire::{Bytes, Rate, RateHint, Time};
 
 #[derive(Clone, Copy, Debug)]
 struct Sender {
     last_seen: Time,
-    /// Until then it gets an equal part among all that are connected.
+    /// Until then it gets an equal part among all that may be coming.
     new_until: Time,
     /// Backlog it advertised last, bytes.
     demand: u32,
@@ -27,6 +27,10 @@ pub const SILENT_ROUNDS: u64 = 8;
 /// And for so many turns, in which every active sender sends one full packet. Ours.
 pub const SILENT_TURNS: u64 = 4;
 
+/// For each that came lately with another, so many more are expected. Ours: as many as there are rounds in which
+/// they may still come, before those that came are forgotten.
+pub const CROWD: u64 = SILENT_ROUNDS;
+
 /// Shares of one receiver.
 #[derive(Debug)]
 pub struct FairShare {
@@ -40,8 +44,9 @@ pub struct FairShare {
     active: Vec<u32>,
     /// Reused by the water-filling: (cap, sender).
     caps: Vec<(u64, u32)>,
-    /// When somebody came who was not known, last.
-    joined: Time,
+    /// Senders that were not known and came: in this round, and in the one before; and when this one began.
+    joined: (u32, u32),
+    joining_since: Time,
     /// How long a sender stays known.
     silence: Time,
 }
@@ -59,7 +64,8 @@ impl FairShare {
             senders: Vec::new(),
             active: Vec::new(),
             caps: Vec::new(),
-            joined: Time::NEVER,
+            joined: (0, 0),
+            joining_since: Time::ZERO,
             silence: Time(SILENT_ROUNDS * round.0),
         }
     }
@@ -79,16 +85,13 @@ impl FairShare {
     /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
     #[inline]
     pub fn on_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
-        let everyone = self.senders.len() as u64;
         let state = &mut self.senders[sender];
         if state.last_seen == Time::NEVER || now.since(state.last_seen) > self.silence {
-            // [F8.crowd]
-            // Two in a round are a crowd, and how many more of it are on the way is not known yet.
-            if self.joined != Time::NEVER && now.since(self.joined) <= self.round {
-                state.new_until = now + self.round;
-            }
-            self.joined = now;
+            state.new_until = now + self.round;
+            self.count_rounds(now);
+            self.joined.0 += 1;
         }
+        let state = &mut self.senders[sender];
         state.last_seen = now;
         state.demand = demand;
         if demand > 0 && state.position == IDLE {
@@ -103,13 +106,30 @@ impl FairShare {
         }
         let state = &self.senders[sender];
         if now < state.new_until {
-            return RateHint::encode(Rate(self.capacity.0 / everyone));
+            return RateHint::encode(Rate(self.capacity.0 / self.expected()));
         }
         if state.position == IDLE {
             // What it would get if it joined.
             return RateHint::encode(Rate(self.capacity.0 / (self.active.len() as u64 + 1)));
         }
         state.hint
+    }
+
+    /// Ages the counts of those who came.
+    fn count_rounds(&mut self, now: Time) {
+        let passed = now.since(self.joining_since);
+        if passed > self.round {
+            self.joined = (0, if passed.0 > 2 * self.round.0 { 0 } else { self.joined.0 });
+            self.joining_since = now;
+        }
+    }
+
+    // [F8.crowd]
+    /// Senders that there may be soon: whoever comes with others is one of a crowd, of which more are on the way.
+    fn expected(&self) -> u64 {
+        let others = u64::from((self.joined.0 + self.joined.1).saturating_sub(1));
+        let coming = self.active.len() as u64 + CROWD * others;
+        coming.clamp(1, self.senders.len() as u64)
     }
 
     fn remove(&mut self, sender: usize) {
@@ -221,10 +241,13 @@ mod tests {
             (CAPACITY.0 + rate.0 / 2) / rate.0
         };
         assert_eq!(part(Time(1), 0), 1, "nobody else is known");
-        assert_eq!(part(Time(2), 1), 100);
-        assert_eq!(part(Time(2 + ROUND.0 / 2), 2), 100);
+        assert_eq!(part(Time(2), 1), 2 + CROWD);
+        assert_eq!(part(Time(2 + ROUND.0 / 2), 2), 3 + 2 * CROWD);
         assert_eq!(part(Time(2 + ROUND.0), 1), 3, "a round later only who came counts");
-        assert_eq!(part(Time(3 + 2 * ROUND.0), 3), 4, "no crowd");
+        assert_eq!(part(Time(3 + 3 * ROUND.0), 3), 4, "no crowd");
+        let at = Time(3 + 6 * ROUND.0);
+        let parts: Vec<u64> = (4..100).map(|sender| part(at, sender)).collect();
+        assert_eq!((parts[0], parts[1], parts[95]), (5, 6 + CROWD, 100), "never more than there are connections");
     }
 
     proptest! {

@@ -285,13 +285,8 @@ pub const METAROCE: &[Setting] = &[
         "ours: two are hardly chance",
         "Silent paths of a plane, half of them at least, that give it up one expiry early.",
     ),
-    Setting::fixed(
-        "crowd_turns",
-        "packets",
-        repair::CROWD_TURNS,
-        "ours: queued, and on its way",
-        "Tail detection allows for so many of each sender where windows are below a packet a plane.",
-    ),
+    Setting::fixed("crowd", "senders", hint::CROWD, "ours: may still come", "Expected for each that just came."),
+    Setting::fixed("crowd_turns", "packets", repair::CROWD_TURNS, "ours", "Of each sender, allowed for by timers."),
     Setting::fixed(
         "plane_window",
         "BDPs",
