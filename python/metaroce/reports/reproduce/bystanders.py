@@ -144,7 +144,7 @@ def _gbps(row: Row) -> str:
 
 def p6(quick: bool) -> Target:
     """One link between leaf and spine, one port of a host, down before traffic starts."""
-    size = 16 if quick else 32
+    size = 16 if quick else 64
     setups = [
         Setup(
             (name, str(planes), what, avoided),
