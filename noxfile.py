@@ -49,6 +49,6 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Remake docs/results.md (about ten minutes); exit status 1 where the shape of a published result does not hold."""
+    """Remake docs/results.md (a quarter of an hour); exit status 1 where the shape of a result fails."""
     session.install(".")
     session.run("metaroce", "reproduce", "--out", "docs/results.md", *session.posargs)

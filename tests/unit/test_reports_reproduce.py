@@ -8,7 +8,17 @@ import pytest
 
 from metaroce.errors import ConfigError
 from metaroce.reports import reproduce
-from metaroce.reports.reproduce import TARGETS, Outcome, Report, Reproducing, analysis, loss, scenario_of, tables
+from metaroce.reports.reproduce import (
+    GROUPS,
+    TARGETS,
+    Outcome,
+    Report,
+    Reproducing,
+    analysis,
+    loss,
+    scenario_of,
+    tables,
+)
 from metaroce.reports.reproduce.model import Check, Figure, Finding, Row, Setup, Sheet, Target
 
 
@@ -132,7 +142,8 @@ def test_a_scenario_that_several_rows_ask_for_runs_once_a_seed():
 
 
 def test_an_unknown_target_and_no_seeds_are_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"^target = 'M1': unknown; allowed: R1, R2, R3, R4, R5, R6$"):
+    allowed = ", ".join(sorted([*TARGETS, *GROUPS]))
+    with pytest.raises(ConfigError, match=f"^target = 'M1': unknown; allowed: {allowed}$"):
         Reproducing(["R1", "m1"])
     with pytest.raises(ConfigError, match=r"^seeds = 0: must be at least 1$"):
         Reproducing(seeds=0)

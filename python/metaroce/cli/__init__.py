@@ -20,7 +20,7 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 _COMMANDS = {
     "compare": ("compare:compare", "Collectives × losses × transports, side by side: the main job."),
-    "reproduce": ("reproduce:reproduce", "Published results R1 to R6 beside what the model gives, with their sweeps."),
+    "reproduce": ("reproduce:reproduce", "Published results beside what the model gives, with their sweeps."),
     "all_reduce_perf": ("perf:all_reduce_perf", "nccl-tests: AllReduce (ring)."),
     "reduce_scatter_perf": ("perf:reduce_scatter_perf", "nccl-tests: ReduceScatter (ring)."),
     "all_gather_perf": ("perf:all_gather_perf", "nccl-tests: AllGather (ring)."),

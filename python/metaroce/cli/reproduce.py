@@ -21,18 +21,23 @@ _Switch = Parameter(negative=())
 
 
 def reproduce(
-    *targets: Annotated[str, Parameter(help="R1 R2 R3 R4 R5 R6 [default: all]")],
+    *targets: Annotated[
+        str, Parameter(help="R1 .. R6, P3 P4 P5 P6 P8 P10 P11 P12; R or P: all of those. [default: all]")
+    ],
     seeds: Annotated[
         Whole | None, Parameter(help="Seeds 1 .. N; figures are medians over them. [default: 3; quick: 1]")
     ] = None,
     quick: Annotated[
-        bool, _Switch, Parameter(help="Smaller sizes and fewer points: the same in about a minute.")
+        bool, _Switch, Parameter(help="Smaller sizes and fewer points: the same in a few minutes.")
     ] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=(), help="Print one JSON document.")] = False,
     markdown: Annotated[bool, _Switch, Parameter(help="Print Markdown, every row with its scenario.")] = False,
     out: Annotated[str | None, Parameter(help="Also write a file, Markdown (.md) or JSON (.json).")] = None,
 ) -> int:
-    """Try each published result on the model: the sweep, where its figure lies, pass or fail of the shape."""
+    """Try each published result on the model: the sweep, where its figure lies, pass or fail of the shape.
+
+    R is what Meta published of MetaRoCE, P what others published of the transports beside it.
+    """
     from .. import __version__
     from ..reports.reproduce import Reproducing
 

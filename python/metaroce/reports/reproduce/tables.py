@@ -15,6 +15,10 @@ from .model import Figure, Row, Sheet
 MODEL = "MetaRoCE-style model, independent, not affiliated with Meta"
 SOURCE = "Meta, MetaRoCE: A New RDMA Transport Built for AI-Scale Ethernet, engineering article of 2026-08-24"
 RULE = "A shape passes or fails; a published figure is only located on the curve and never counts as reproduced."
+OTHERS = (
+    "named with each; second-hand: read in a text that quotes it; abstract: no more of it was read; nothing of it was "
+    "measured here"
+)
 _ON_PLANES = (
     "multiplane-4x64 (64 hosts, 4 planes x 200 Gbit/s, 8 leaves and 8 spines a plane), unless a row says otherwise"
 )
@@ -25,7 +29,7 @@ def header(report: Report) -> list[str]:
     quick = ", quick form: smaller sizes, fewer points" if report.quick else ""
     return [
         f"metaroce {report.version} reproduce: {MODEL}{quick}",
-        f"published  {SOURCE}",
+        *(f"published  {line}" for line in _sources(report)),
         f"seeds      {', '.join(map(str, report.seeds))}; medians, with the range in brackets",
         f"fabric     {_ON_PLANES}",
         f"loss       {loss_definition({})}, unless a row says otherwise",
@@ -87,7 +91,7 @@ def markdown(report: Report, command: str) -> Iterator[str]:
         "",
         f"{MODEL}; metaroce {report.version}. Made by `{command}`.{quick}",
         "",
-        f"Published: {SOURCE}.",
+        *(f"Published: {line}." for line in _sources(report)),
         f"{RULE} Thresholds of shapes are ours.",
         "",
         f"Medians of seeds {', '.join(map(str, report.seeds))}, the range in brackets; S in a scenario is the seed.",
@@ -112,7 +116,7 @@ def to_dict(report: Report) -> dict[str, Any]:
     return {
         "model": MODEL,
         "version": report.version,
-        "source": SOURCE,
+        "source": "; ".join(_sources(report)),
         "rule": RULE,
         "seeds": list(report.seeds),
         "quick": report.quick,
@@ -120,6 +124,12 @@ def to_dict(report: Report) -> dict[str, Any]:
         "failed": report.failed,
         "targets": [_target(outcome) for outcome in report.outcomes],
     }
+
+
+def _sources(report: Report) -> list[str]:
+    """Of R, Meta's article alone; those of P are as many as targets."""
+    groups = dict.fromkeys(outcome.target.name[0] for outcome in report.outcomes)
+    return [f"{name}: {OTHERS if name == 'P' else SOURCE}" for name in groups]
 
 
 def _target(outcome: Outcome) -> dict[str, Any]:
