@@ -246,9 +246,10 @@ def test_a_thousand_senders_are_granted_a_thousandth_each():
 @pytest.mark.parametrize(("senders", "size"), [(10, "1MiB"), (16, "1MiB"), (100, "256KiB"), (1000, "64KiB")])
 def test_two_round_trips_after_the_first_hint_every_sender_has_its_share(senders, size):
     settled, unheard, half_way = made.granted(storage(senders, size, seed=1))
-    assert settled + unheard == 1
-    # The first packets of a thousand take 42 us at the receiver's rate, those of a hundred less than a round trip.
-    assert unheard == 0 or senders == 1000
+    # The first packets of a thousand take 42 us at the receiver's rate, those of a hundred less than a round trip: by
+    # then half of the thousand are not heard, and the first of them know of a smaller crowd.
+    assert (settled, unheard) == (1, 0) or senders == 1000
+    assert settled + unheard > 0.85
     assert half_way == pytest.approx(1, rel=0.05)
 
 
