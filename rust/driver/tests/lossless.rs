@@ -39,6 +39,7 @@ fn accounts(outcome: &Outcome) -> i64 {
     unaccounted(outcome) - (counter(outcome, "dropped_headroom") + counter(outcome, "dropped_watchdog")) as i64
 }
 
+// [I36]
 #[test]
 fn the_computed_headroom_loses_nothing_and_half_of_it_does() {
     for (rate, delay) in [(100, 600_000), (200, 600_000), (400, 2_000_000), (1600, 600_000)] {

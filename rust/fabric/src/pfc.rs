@@ -84,6 +84,7 @@ fn response(rate: Rate) -> u64 {
     (u128::from(quanta * QUANTUM) * u128::from(PS_PER_S)).div_ceil(u128::from(rate.0)) as u64
 }
 
+// [I36]
 /// Bytes that can still come over a cable after the decision to pause: for two propagations and the response, for the
 /// packet that the pause frame waits for, and of two whole packets, the one that brought the decision and the one that
 /// the sender has begun.

@@ -155,6 +155,7 @@ fn measure_pure(cell: &Cell) -> f64 {
     measured
 }
 
+// [I38]
 #[test]
 fn pure_go_back_n_meets_its_closed_form() {
     for cell in &CELLS {
@@ -178,16 +179,19 @@ fn fixed_timer(exponent: u32, window_percent: u32) {
     }
 }
 
+// [I38]
 #[test]
 fn go_back_n_with_a_timer_of_half_a_millisecond_meets_its_closed_form() {
     fixed_timer(7, 250);
 }
 
+// [I38]
 #[test]
 fn go_back_n_with_a_timer_of_4_milliseconds_meets_its_closed_form() {
     fixed_timer(10, 250);
 }
 
+// [I38]
 #[test]
 fn go_back_n_with_the_timer_of_67_milliseconds_meets_its_closed_form() {
     fixed_timer(14, 250);
@@ -251,6 +255,7 @@ fn measure_selective(p: f64, seed: u64, slots: u64) -> (Line, f64) {
     (line, eta)
 }
 
+// [I38]
 #[test]
 fn selective_repeat_delivers_all_that_is_not_lost() {
     for (p, seed) in [(1e-4, 21), (1e-3, 22), (1e-2, 23), (1e-1, 24)] {

@@ -124,6 +124,7 @@ fn the_paper_remembers_congestion_for_milliseconds_and_the_nic_forgets_it_in_one
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
+    // [I37]
     /// Whatever is marked, and with gaps of one's own.
     #[test]
     fn cnps_keep_their_gap_and_the_rate_its_bounds(

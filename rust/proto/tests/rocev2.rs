@@ -167,6 +167,7 @@ fn lost_tail_waits_for_the_timer() {
     }
 }
 
+// [I35]
 #[test]
 fn lost_resend_earns_no_second_nak() {
     let mut pair = pair(&single(), 1);
@@ -212,6 +213,7 @@ fn a_lost_ack_is_covered_by_the_next() {
 }
 
 // [I5] [I15]
+// [I35]
 #[test]
 fn exhausted_retries_fail_the_first_request_and_flush_the_rest() {
     let mut pair = pair(&RoceConfig { qps_per_plane: 2, ..single() }, 1);

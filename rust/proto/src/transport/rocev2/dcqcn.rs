@@ -270,6 +270,7 @@ impl Limiter {
             self.target = self.rate;
         }
         let cut = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(CUT * ONE)) as u64;
+        // [I37]
         self.rate = (self.rate - cut).max(params.min_rate).min(params.line.0);
         if params.rule == CutRule::AtOnce {
             self.alpha = raised(self.alpha, params.keep);

@@ -274,6 +274,7 @@ impl Requester {
         true
     }
 
+    // [I38]
     /// Goes back to `psn`, if that has been sent and not acknowledged. True if it has an effect.
     pub fn rewind(&mut self, psn: u32) -> bool {
         let back = psn >= self.una && psn < self.next;

@@ -94,6 +94,7 @@ impl Responder {
                     return Order::Duplicate;
                 }
                 if !self.nak_sent {
+                    // [I35]
                     self.nak(RoceAckKind::SequenceNak);
                 }
                 Order::Ahead
