@@ -253,6 +253,15 @@ def test_two_round_trips_after_the_first_hint_every_sender_has_its_share(senders
     assert half_way == pytest.approx(1, rel=0.05)
 
 
+# [I15] [F4.share-of-window]
+@pytest.mark.parametrize("size", ["64KiB", "512KiB"])
+def test_an_incast_of_a_thousand_ends_soon_after_the_last_byte_could_be_there(size):
+    workload = mr.Incast(senders=1000, bytes=size)
+    run = mr.run(mr.Scenario(topology="incast-1000", workload=workload, ranks=1001, seed=1))
+    assert run.status == "done"
+    assert run.time_us < 1.1 * 1000 * workload.bytes * 8e6 / run.payload_line_rate_bps + 100
+
+
 # [F12.scale-up] [F11.verbs]
 @pytest.mark.parametrize("operation", made.OPERATIONS)
 def test_a_small_message_on_an_idle_switch_takes_what_the_wire_takes(operation):

@@ -262,7 +262,8 @@ impl Connection {
     #[inline]
     fn has_share(&self, plane: usize) -> bool {
         // [F4.share-of-window] [I29]
-        if self.falls_short(plane) {
+        // Where nothing is in flight no acknowledgement would come to look again.
+        if self.plane_in_flight[plane] == 0 || self.falls_short(plane) {
             return true;
         }
         // What rounding leaves goes to a plane only if no other is further from its share.
