@@ -66,8 +66,8 @@ def r6(quick: bool) -> Target:
         "R6",
         "N:1 incast: resolved in 1–2 round trips; fair; low tail latency",
         f"fabric {FABRIC}, N = {', '.join(map(str, sizes))}, all at once; settled: from a sender's first hint until "
-        f"its granted rate stays within {WITHIN:.0%} of 1/N of the port, until a watched one has {LEFT:.0%} left, median and "
-        f"slowest of {WATCHED} watched; in round trips as it measures them, and of an idle network",
+        f"its granted rate stays within {WITHIN:.0%} of 1/N of the port, until a watched one has {LEFT:.0%} left, "
+        f"median and slowest of {WATCHED} watched; in round trips as it measures them, and of an idle network",
         sheets,
         judge_r6,
     )
