@@ -27,8 +27,9 @@ pub const SILENT_ROUNDS: u64 = 8;
 /// And for so many turns, in which every active sender sends one full packet. Ours.
 pub const SILENT_TURNS: u64 = 4;
 
-/// So many unknown senders within two rounds are a crowd, of which all others may be on the way. Ours.
-pub const CROWD: u32 = 2;
+/// For each that came lately with another, so many more are expected. Ours: as many as there are rounds in which
+/// they may still come, before those that came are forgotten.
+pub const CROWD: u64 = SILENT_ROUNDS;
 
 /// Shares of one receiver.
 #[derive(Debug)]
@@ -124,10 +125,11 @@ impl FairShare {
     }
 
     // [F8.crowd]
-    /// Senders that there may be soon: whoever comes with others is one of a crowd, of which all may be on the way.
+    /// Senders that there may be soon: whoever comes with others is one of a crowd, of which more are on the way.
     fn expected(&self) -> u64 {
-        let alone = self.joined.0 + self.joined.1 < CROWD;
-        if alone { self.active.len().max(1) as u64 } else { self.senders.len() as u64 }
+        let others = u64::from((self.joined.0 + self.joined.1).saturating_sub(1));
+        let coming = self.active.len() as u64 + CROWD * others;
+        coming.clamp(1, self.senders.len() as u64)
     }
 
     fn remove(&mut self, sender: usize) {
@@ -239,10 +241,13 @@ mod tests {
             (CAPACITY.0 + rate.0 / 2) / rate.0
         };
         assert_eq!(part(Time(1), 0), 1, "nobody else is known");
-        assert_eq!(part(Time(2), 1), 100);
-        assert_eq!(part(Time(2 + ROUND.0 / 2), 2), 100);
+        assert_eq!(part(Time(2), 1), 2 + CROWD);
+        assert_eq!(part(Time(2 + ROUND.0 / 2), 2), 3 + 2 * CROWD);
         assert_eq!(part(Time(2 + ROUND.0), 1), 3, "a round later only who came counts");
         assert_eq!(part(Time(3 + 3 * ROUND.0), 3), 4, "no crowd");
+        let at = Time(3 + 6 * ROUND.0);
+        let parts: Vec<u64> = (4..100).map(|sender| part(at, sender)).collect();
+        assert_eq!((parts[0], parts[1], parts[95]), (5, 6 + CROWD, 100), "never more than there are connections");
     }
 
     proptest! {

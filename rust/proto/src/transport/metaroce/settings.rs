@@ -285,7 +285,7 @@ pub const METAROCE: &[Setting] = &[
         "ours: two are hardly chance",
         "Silent paths of a plane, half of them at least, that give it up one expiry early.",
     ),
-    Setting::fixed("crowd", "senders", hint::CROWD as u64, "ours", "Unknown ones within two rounds make a crowd."),
+    Setting::fixed("crowd", "senders", hint::CROWD, "ours", "Expected for each that just came with another."),
     Setting::fixed("crowd_turns", "packets", repair::CROWD_TURNS, "ours", "Of each sender, allowed for by timers."),
     Setting::fixed(
         "plane_window",
