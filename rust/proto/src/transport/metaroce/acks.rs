@@ -40,15 +40,13 @@ impl MetaRoce {
         let connection = &mut self.connections[id];
         // [F6.ack-names-serials]
         let told = Serials::of(ack.serial, ack.serials);
-        let mut old = connection.landed.out_of_reach(&told);
-        let (max, mut fresh) = connection.landed.learn(&told);
-        while old != 0 {
-            self.land_serial(now, id, ack.serial.wrapping_sub(old.trailing_zeros()));
-            old &= old - 1;
-        }
-        while fresh != 0 {
-            self.land_serial(now, id, max.wrapping_sub(fresh.trailing_zeros()));
-            fresh &= fresh - 1;
+        let old = connection.landed.out_of_reach(&told);
+        let (max, fresh) = connection.landed.learn(&told);
+        for (newest, mut serials) in [(ack.serial, old), (max, fresh)] {
+            while serials != 0 {
+                self.land_serial(now, id, newest.wrapping_sub(serials.trailing_zeros()));
+                serials &= serials - 1;
+            }
         }
         // [I23]
         if ack.serial == max {

@@ -147,11 +147,10 @@ impl FairShare {
         self.round_end = now + self.round;
         // Who gets one packet a turn of all may be silent for some turns.
         let turn = self.capacity.time_for(Bytes(self.active.len() as u64 * u64::from(self.packet))).0;
-        let silence = Time(SILENT_ROUNDS * self.round.0 + SILENT_TURNS * turn);
-        self.silence = silence;
+        self.silence = Time(SILENT_ROUNDS * self.round.0 + SILENT_TURNS * turn);
         for position in (0..self.active.len()).rev() {
             let sender = self.active[position] as usize;
-            if now.since(self.senders[sender].last_seen) > silence {
+            if now.since(self.senders[sender].last_seen) > self.silence {
                 self.remove(sender);
             }
         }

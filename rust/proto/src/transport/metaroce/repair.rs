@@ -173,8 +173,7 @@ impl MetaRoce {
         if expiries >= self.config.down_after {
             self.path_down(now, id, index);
         } else if expiries + 1 == self.config.down_after && self.is_silent(id, plane) {
-            let own = plane * self.shape.paths_per_plane..(plane + 1) * self.shape.paths_per_plane;
-            own.for_each(|path| self.leave(now, id, path));
+            self.plane_down(now, id, plane);
         }
         self.refresh_open(id, index);
         let planes = self.all_planes();
@@ -202,13 +201,18 @@ impl MetaRoce {
     fn path_down(&mut self, now: Time, id: usize, index: usize) {
         let (paths_per_plane, plane) = (self.shape.paths_per_plane, index / self.shape.paths_per_plane);
         self.leave(now, id, index);
-        let own = plane * paths_per_plane..(plane + 1) * paths_per_plane;
         let connection = &self.connections[id];
-        let down = connection.paths[own.clone()].iter().filter(|p| p.state == PathState::Down).count();
+        let own = &connection.paths[plane * paths_per_plane..][..paths_per_plane];
+        let down = own.iter().filter(|p| p.state == PathState::Down).count();
         // [F5.plane-down-with-half]
         if PLANE_DOWN_SHARE * down >= paths_per_plane && connection.other_plane_up(plane, paths_per_plane) {
-            own.for_each(|sibling| self.leave(now, id, sibling));
+            self.plane_down(now, id, plane);
         }
+    }
+
+    fn plane_down(&mut self, now: Time, id: usize, plane: usize) {
+        let own = plane * self.shape.paths_per_plane..(plane + 1) * self.shape.paths_per_plane;
+        own.for_each(|index| self.leave(now, id, index));
     }
 
     fn leave(&mut self, now: Time, id: usize, index: usize) {
