@@ -4,12 +4,17 @@
 pub(crate) mod cc;
 pub mod metaroce;
 pub mod mrc;
+mod ports;
 pub mod rocev2;
+
+use std::collections::VecDeque;
 
 use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, StreamId, Time};
 
 use crate::counters::Counters;
-use crate::verbs::{Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
+use crate::inbox::Inbox;
+use crate::outbox::Outbox;
+use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// First UDP source port: the dynamic range (RFC 6335), as RoCE NICs use it. The other bits are free.
 pub(crate) const FIRST_PORT: u16 = 0xC000;
@@ -94,6 +99,22 @@ pub trait Transport {
     fn prefetch(&self, _body: &Body, _stage: Stage) {}
     /// The same for a pull of port `plane`.
     fn prefetch_port(&self, _plane: PlaneId, _stage: Stage) {}
+}
+
+/// Gives a connection up: every open request ends, the first with the reason, and all receives.
+pub(crate) fn give_up(
+    completions: &mut VecDeque<Completion>,
+    id: ConnId,
+    (outbox, inbox): (&mut Outbox, &mut Inbox),
+    why: CompletionStatus,
+) {
+    let requests = outbox.fail().into_iter().enumerate();
+    completions.extend(requests.map(|(k, ended)| {
+        let status = if k == 0 { why } else { CompletionStatus::Flushed };
+        Completion::of_request(id, &ended, status)
+    }));
+    let receives = inbox.fail().into_iter();
+    completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
 }
 
 /// One of the transports.

@@ -28,6 +28,7 @@ use self::flight::Flight;
 use self::hint::FairShare;
 use self::ledger::SACK_BITS;
 use super::cc::{Controller, Place};
+use super::ports::Ports;
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
@@ -59,11 +60,7 @@ pub struct MetaRoce {
     connections: Vec<Connection>,
     flight: Flight,
     shares: FairShare,
-    /// Connections with something to send, by plane.
-    ready: Vec<VecDeque<u32>>,
-    /// Acknowledgements and probes, by plane: they leave before data.
-    control: Vec<VecDeque<Packet>>,
-    ports_ready: u32,
+    ports: Ports,
     /// The first entry of `timers`.
     next_timer: Time,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
@@ -131,9 +128,7 @@ impl MetaRoce {
             connections: Vec::new(),
             flight: Flight::new(),
             shares: FairShare::new(target, config.mtu, environment.base_rtt),
-            ready: vec![VecDeque::new(); planes],
-            control: vec![VecDeque::new(); planes],
-            ports_ready: 0,
+            ports: Ports::new(planes),
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             delayed: VecDeque::new(),
@@ -157,25 +152,16 @@ impl MetaRoce {
             class: Class::Control,
             ..Envelope::default()
         };
-        self.push_control(envelope.plane, Packet { envelope: back, body });
-    }
-
-    fn push_control(&mut self, plane: PlaneId, packet: Packet) {
-        self.control[plane.index()].push_back(packet);
-        self.ports_ready |= 1 << plane.0;
+        self.ports.push_control(envelope.plane, Packet { envelope: back, body });
     }
 
     /// Puts a connection into the ready queues of `planes`.
     fn wake(&mut self, id: usize, planes: u8) {
         let connection = &mut self.connections[id];
-        let mut new = planes & !connection.queued;
+        let new = planes & !connection.queued;
         connection.queued |= new;
         connection.blocked &= !planes;
-        self.ports_ready |= u32::from(new);
-        while new != 0 {
-            self.ready[new.trailing_zeros() as usize].push_back(id as u32);
-            new &= new - 1;
-        }
+        self.ports.line_up(id, new);
     }
 
     const fn all_planes(&self) -> u8 {
@@ -285,22 +271,21 @@ impl Transport for MetaRoce {
     }
 
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
-        if let Some(packet) = self.control[plane.index()].pop_front() {
+        if let Some(packet) = self.ports.next_control(plane) {
             return Some(packet);
         }
-        while let Some(id) = self.ready[plane.index()].pop_front() {
-            if let Some(packet) = self.pull(now, id as usize, plane) {
-                self.ready[plane.index()].push_back(id);
+        while let Some(id) = self.ports.next_ready(plane) {
+            if let Some(packet) = self.pull(now, id, plane) {
+                self.ports.line_up(id, 1 << plane.0);
                 return Some(packet);
             }
-            self.connections[id as usize].queued &= !(1 << plane.0);
+            self.connections[id].queued &= !(1 << plane.0);
         }
-        self.ports_ready &= !(1 << plane.0);
         None
     }
 
     fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
-        self.control[plane.index()].pop_front()
+        self.ports.next_control(plane)
     }
 
     fn poll_timeout(&self) -> Time {
@@ -312,7 +297,7 @@ impl Transport for MetaRoce {
     }
 
     fn ports_ready(&self) -> u32 {
-        self.ports_ready
+        self.ports.open()
     }
 
     fn counters(&self) -> &Counters {
@@ -329,8 +314,8 @@ impl Transport for MetaRoce {
 
     #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
-        let front = self.ready[plane.index()].front();
-        let Some(connection) = front.and_then(|&id| self.connections.get(id as usize)) else { return };
+        let front = self.ports.first_ready(plane);
+        let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
         match stage {
             Stage::Connection => connection.prefetch_sender(),
             Stage::Path => {

@@ -214,7 +214,7 @@ impl MetaRoce {
         };
         let len = lengths::mr_ack(ledger.words());
         let envelope = Envelope { len, ..self.envelope(id, entropy, plane, Class::Control) };
-        self.push_control(plane, Packet { envelope, body: Body::MrAck(ack) });
+        self.ports.push_control(plane, Packet { envelope, body: Body::MrAck(ack) });
         self.counters.acks += 1;
         // What does not wait any more must not wake us.
         while self.delayed.front().is_some_and(|&(_, id, number)| self.connections[id as usize].acks != number) {

@@ -10,7 +10,8 @@ use super::flight::NIL;
 use super::path::PathState;
 use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::{Hints, Tail};
-use crate::verbs::{Completion, CompletionStatus, PostError};
+use crate::transport::give_up;
+use crate::verbs::{CompletionStatus, PostError};
 
 /// Where nothing moves at all, probes thin out: one in this part of the silence. Ours.
 pub const SILENCE_SHARE: u64 = 8;
@@ -312,7 +313,7 @@ impl MetaRoce {
         let (plane, entropy, epoch) = (PlaneId(path.plane), path.entropy, path.epoch);
         let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch };
         let envelope = Envelope { len: lengths::mr_probe(), ..self.envelope(id, entropy, plane, Class::Control) };
-        self.push_control(plane, Packet { envelope, body: Body::MrProbe(probe) });
+        self.ports.push_control(plane, Packet { envelope, body: Body::MrProbe(probe) });
         self.counters.probes += 1;
     }
 
@@ -345,15 +346,8 @@ impl MetaRoce {
         }
         connection.failed = true;
         connection.abandoned = connection.outbox.open_bytes();
-        let number = ConnId(id as u32);
-        let mut status = why;
-        for ended in connection.outbox.fail() {
-            self.completions.push_back(Completion::of_request(number, &ended, status));
-            status = CompletionStatus::Flushed;
-        }
-        for receive in connection.inbox.fail() {
-            self.completions.push_back(Completion::of_receive(number, &receive, CompletionStatus::Flushed));
-        }
+        let messages = (&mut connection.outbox, &mut connection.inbox);
+        give_up(&mut self.completions, ConnId(id as u32), messages, why);
         connection.waiting.clear();
         for index in 0..connection.paths.len() {
             while connection.paths[index].flight.first != NIL {

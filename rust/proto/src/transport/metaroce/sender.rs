@@ -205,7 +205,7 @@ impl MetaRoce {
         let plane = PlaneId(self.connections[id].paths[index].plane);
         let request = Request { opcode: Opcode::Probe, ..Request::default() };
         let envelope = Envelope { len: lengths::mr_probe(), ..self.envelope(id, entropy, plane, Class::Control) };
-        self.push_control(plane, Packet { envelope, body: Body::MrRequest(MrRequest { request, header }) });
+        self.ports.push_control(plane, Packet { envelope, body: Body::MrRequest(MrRequest { request, header }) });
         self.counters.probes += 1;
     }
 

@@ -38,6 +38,7 @@ use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rat
 use self::connection::Connection;
 use self::entropy::{Numbers, Profile};
 use self::window::Rule;
+use super::ports::Ports;
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, MrcConfig};
 use crate::counters::Counters;
@@ -62,11 +63,7 @@ pub struct Mrc {
     /// Numbers that a QP may have on the way beyond its cumulative one.
     mpr: u64,
     connections: Vec<Connection>,
-    /// Connections with something to send, by plane.
-    ready: Vec<VecDeque<u32>>,
-    /// Acknowledgements and probes, by plane: they leave before data.
-    control: Vec<VecDeque<Packet>>,
-    ports_ready: u32,
+    ports: Ports,
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of its
     /// acknowledgements it is; void once that has left.
@@ -101,9 +98,7 @@ impl Mrc {
             rule,
             mpr: units.clamp(1, MPR_MOST) * MPR_UNIT,
             connections: Vec::new(),
-            ready: vec![VecDeque::new(); planes],
-            control: vec![VecDeque::new(); planes],
-            ports_ready: 0,
+            ports: Ports::new(planes),
             timers: BinaryHeap::new(),
             delayed: VecDeque::new(),
             completions: VecDeque::new(),
@@ -117,21 +112,12 @@ impl Mrc {
     fn wake(&mut self, id: usize, planes: u8) {
         let connection = &mut self.connections[id];
         let open = connection.profile.as_ref().map_or(0, |profile| profile.open_planes());
-        let mut new = planes & open & !connection.queued;
+        let new = planes & open & !connection.queued;
         if new == 0 || !connection.can_send(self.mpr) {
             return;
         }
         connection.queued |= new;
-        self.ports_ready |= u32::from(new);
-        while new != 0 {
-            self.ready[new.trailing_zeros() as usize].push_back(id as u32);
-            new &= new - 1;
-        }
-    }
-
-    fn push_control(&mut self, plane: PlaneId, packet: Packet) {
-        self.control[plane.index()].push_back(packet);
-        self.ports_ready |= 1 << plane.0;
+        self.ports.line_up(id, new);
     }
 
     fn arm(&mut self, id: usize, due: Time) {
@@ -233,22 +219,21 @@ impl Transport for Mrc {
     }
 
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
-        if let Some(packet) = self.control[plane.index()].pop_front() {
+        if let Some(packet) = self.ports.next_control(plane) {
             return Some(packet);
         }
-        while let Some(id) = self.ready[plane.index()].pop_front() {
-            if let Some(packet) = self.pull(now, id as usize, plane) {
-                self.ready[plane.index()].push_back(id);
+        while let Some(id) = self.ports.next_ready(plane) {
+            if let Some(packet) = self.pull(now, id, plane) {
+                self.ports.line_up(id, 1 << plane.0);
                 return Some(packet);
             }
-            self.connections[id as usize].queued &= !(1 << plane.0);
+            self.connections[id].queued &= !(1 << plane.0);
         }
-        self.ports_ready &= !(1 << plane.0);
         None
     }
 
     fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
-        self.control[plane.index()].pop_front()
+        self.ports.next_control(plane)
     }
 
     fn poll_timeout(&self) -> Time {
@@ -261,7 +246,7 @@ impl Transport for Mrc {
     }
 
     fn ports_ready(&self) -> u32 {
-        self.ports_ready
+        self.ports.open()
     }
 
     fn counters(&self) -> &Counters {
@@ -296,8 +281,8 @@ impl Transport for Mrc {
 
     #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
-        let front = self.ready[plane.index()].front();
-        let Some(connection) = front.and_then(|&id| self.connections.get(id as usize)) else { return };
+        let front = self.ports.first_ready(plane);
+        let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
         match stage {
             Stage::Connection => connection.prefetch_sender(),
             Stage::Path => {

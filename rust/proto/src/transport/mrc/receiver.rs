@@ -207,6 +207,6 @@ impl Mrc {
             class: Class::Control,
             ..Envelope::default()
         };
-        self.push_control(route.1, Packet { envelope, body });
+        self.ports.push_control(route.1, Packet { envelope, body });
     }
 }

@@ -5,7 +5,8 @@ use metaroce_wire::{ConnId, Time};
 use super::Mrc;
 use super::acks::NEXT_PROBE;
 use super::entropy::NEXT_PROBES;
-use crate::verbs::{Completion, CompletionStatus};
+use crate::transport::give_up;
+use crate::verbs::CompletionStatus;
 
 /// Unit of the retransmission timer, picoseconds (public): 1.024 us × 2^t.
 pub const TIMEOUT_PS: u64 = 1_024_000;
@@ -149,15 +150,8 @@ impl Mrc {
         }
         connection.failed = true;
         connection.abandoned = connection.outbox.open_bytes();
-        let number = ConnId(id as u32);
-        let mut status = why;
-        for ended in connection.outbox.fail() {
-            self.completions.push_back(Completion::of_request(number, &ended, status));
-            status = CompletionStatus::Flushed;
-        }
-        for receive in connection.inbox.fail() {
-            self.completions.push_back(Completion::of_receive(number, &receive, CompletionStatus::Flushed));
-        }
+        let messages = (&mut connection.outbox, &mut connection.inbox);
+        give_up(&mut self.completions, ConnId(id as u32), messages, why);
         connection.waiting.clear();
         connection.board.clear();
     }

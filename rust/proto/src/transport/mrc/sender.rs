@@ -109,7 +109,7 @@ impl Mrc {
         let probe = MrcProbe { sent_at: Stamp::of(now), connection: remote, psn: Psn::of(number) };
         // It waits in the queues that data waits in: what it finds out is whether data is late or lost.
         if let Some(envelope) = self.envelope(id, route, lengths::mrc_probe(), Class::Data) {
-            self.push_control(PlaneId(route.0), Packet { envelope, body: Body::MrcProbe(probe) });
+            self.ports.push_control(PlaneId(route.0), Packet { envelope, body: Body::MrcProbe(probe) });
             self.counters.probes += 1;
         }
     }
