@@ -72,7 +72,7 @@ impl Simulation {
         match posted {
             Ok(()) => {}
             Err(PostError::Failed(_)) => self.end(now, id, WqeResult::failed(CompletionStatus::Flushed)),
-            Err(_) => self.progress.ended = Some(Ending::Stalled),
+            Err(_) => self.finish(now, Ending::Stalled),
         }
     }
 
@@ -91,7 +91,7 @@ impl Simulation {
         let stops = result.status != 0 && self.on_error == OnError::Stop;
         self.recorder.ended((!stops).then_some(now), wqe, result, &self.engine);
         if stops {
-            self.progress.ended = Some(Ending::Stalled);
+            self.finish(now, Ending::Stalled);
             return;
         }
         self.engine.complete(wqe);

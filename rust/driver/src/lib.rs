@@ -3,6 +3,7 @@
 //! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
+mod event;
 mod execute;
 mod explicit;
 mod packets;

@@ -8,8 +8,6 @@ use metaroce_wire::{Body, Envelope, Packet, prefetch};
 pub struct Packets {
     envelopes: Vec<Envelope>,
     bodies: Vec<Body>,
-    /// Caught on a link that went down: lost, though their event is still to come.
-    doomed: Vec<bool>,
     free: Vec<u32>,
 }
 
@@ -24,7 +22,6 @@ impl Packets {
         }
         self.envelopes.push(packet.envelope);
         self.bodies.push(packet.body);
-        self.doomed.push(false);
         self.envelopes.len() as u32 - 1
     }
 
@@ -50,19 +47,11 @@ impl Packets {
         (self.envelopes.len() - self.free.len()) as u64
     }
 
-    /// Dooms all packets on links for which `dead` holds.
-    pub fn doom(&mut self, dead: impl Fn(u32) -> bool) {
+    /// Shows all packets on their way.
+    pub fn each(&mut self, mut show: impl FnMut(&mut Envelope)) {
         let mut live = vec![true; self.envelopes.len()];
         self.free.iter().for_each(|&slot| live[slot as usize] = false);
-        for (slot, envelope) in self.envelopes.iter().enumerate() {
-            self.doomed[slot] |= live[slot] && dead(envelope.link);
-        }
-    }
-
-    /// Whether a packet is doomed; it is not afterwards.
-    #[inline]
-    pub fn take_doom(&mut self, slot: u32) -> bool {
-        std::mem::take(&mut self.doomed[slot as usize])
+        self.envelopes.iter_mut().zip(live).filter(|(_, live)| *live).for_each(|(envelope, _)| show(envelope));
     }
 
     /// Hints that the envelope of `slot` is needed soon.

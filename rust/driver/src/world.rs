@@ -59,7 +59,8 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     Ok(Simulation {
         queue: EventQueue::new(bucket_shift(hosts * planes)),
         packets: Packets::default(),
-        idle: vec![(1u32 << planes) - 1; hosts],
+        ports: vec![0; hosts],
+        window: fabric.least_delay().0.max(1),
         timer_at: vec![Time::NEVER; hosts],
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         on_error: spec.on_error,
@@ -98,8 +99,7 @@ fn target(kind: FaultTarget, id: u32) -> Target {
 /// Buckets hold a few tens of events each: narrower ones for more ports.
 fn bucket_shift(ports: usize) -> u32 {
     match ports {
-        0..=64 => 13,
-        65..=512 => 12,
+        0..=512 => 12,
         _ => 11,
     }
 }

@@ -43,7 +43,12 @@ pub enum End {
     Host(HostId),
     /// A switch: call [`Fabric::forward`].
     Switch,
+    /// The link went down while the packet was on it: call [`Fabric::drop_on_dead_link`].
+    Nowhere,
 }
+
+/// Stands for the far end of a link that has gone down.
+const NOWHERE: u32 = u32::MAX;
 
 /// Where packets ended. `injected = delivered + all drops + still on the way`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +196,7 @@ impl Fabric {
 
     #[inline]
     pub(crate) fn hop(&self, packet: &Envelope) -> (&SwitchState, Attachment) {
-        let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
+        let switch = &self.switches[(packet.at - self.hosts) as usize];
         (switch, self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()])
     }
 
@@ -215,8 +220,11 @@ impl Fabric {
     /// What stands at the end of the link that `packet` is crossing.
     #[inline]
     pub fn end(&self, packet: &Envelope) -> End {
-        let node = self.ends[packet.link as usize];
-        if node < self.hosts { End::Host(HostId(node)) } else { End::Switch }
+        match packet.at {
+            node if node < self.hosts => End::Host(HostId(node)),
+            NOWHERE => End::Nowhere,
+            _ => End::Switch,
+        }
     }
 
     /// The packet has reached its host.
@@ -229,6 +237,11 @@ impl Fabric {
     #[inline]
     pub fn port_free(&self, host: HostId, plane: PlaneId) -> Time {
         Time(self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize].busy_until)
+    }
+
+    /// The least delay of a link: so long nothing that happens at one node is felt at another.
+    pub fn least_delay(&self) -> Time {
+        self.cables.iter().map(|cable| cable.delay).min().unwrap_or_default()
     }
 
     /// Rate of the host's port into `plane`.
@@ -304,7 +317,9 @@ impl Fabric {
         if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
             return self.cross_first(now, packet, first);
         }
-        match self.ports[packet.link as usize].transmit(&mut self.sides, now, packet) {
+        let port = &mut self.ports[packet.link as usize];
+        packet.at = port.end;
+        match port.transmit(&mut self.sides, now, packet) {
             Ok(arrival) => self.sent(arrival, packet, first),
             Err(refusal) => self.refused(now, packet, refusal),
         }
@@ -312,7 +327,9 @@ impl Fabric {
 
     #[inline(never)]
     fn cross_first(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        match self.ports[packet.link as usize].transmit_first(&mut self.sides, now, packet) {
+        let port = &mut self.ports[packet.link as usize];
+        packet.at = port.end;
+        match port.transmit_first(&mut self.sides, now, packet) {
             Ok(arrival) => self.sent(arrival, packet, first),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
@@ -377,13 +394,20 @@ impl Fabric {
         Step::Dropped(cause)
     }
 
+    /// If the link of `packet`, which is on its way, is down, the packet will reach nothing.
+    pub fn doom(&self, packet: &mut Envelope) {
+        if !self.is_up(packet.link) {
+            packet.at = NOWHERE;
+        }
+    }
+
     /// A packet was on a link when that went down.
     pub fn drop_on_dead_link(&mut self) {
         self.drop(Drop::LinkDown);
     }
 
-    /// Takes `target` down or up. Packets on links that are down now are lost: the driver finds
-    /// them with [`Fabric::is_up`]. Routes follow after the answered delay, by [`Fabric::reroute`].
+    /// Takes `target` down or up. Packets on links that are down now are lost: the driver passes them to
+    /// [`Fabric::doom`]. Routes follow after the answered delay, by [`Fabric::reroute`].
     pub fn set(&mut self, target: Target, up: bool) -> Time {
         let (list, number) = match target {
             Target::Link(row) => (&mut self.down.cables, row),
