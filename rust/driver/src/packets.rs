@@ -54,7 +54,7 @@ impl Packets {
         self.envelopes.iter_mut().zip(live).filter(|(_, live)| *live).for_each(|(envelope, _)| show(envelope));
     }
 
-    /// Hints that the envelope of `slot` is needed soon.
+    /// Hints that the packet in `slot` is needed soon.
     #[inline]
     pub fn prefetch_envelope(&self, slot: u32) {
         if let Some(envelope) = self.envelopes.get(slot as usize) {

@@ -15,7 +15,9 @@ pub const NAME_BITS: u32 = 52;
 /// Widest buckets: 2^12 ps, so that an offset fits above a name.
 pub const MAX_SHIFT: u32 = u64::BITS - NAME_BITS;
 
-const BUCKETS: usize = 1 << 12;
+/// Most buckets: 2^15, of which one word each 64 tells what is in them, and 8 words which of those to read.
+pub const MAX_BUCKET_BITS: u32 = 15;
+const SUMMARY: usize = 1 << (MAX_BUCKET_BITS - 12);
 const CHUNK: usize = 7;
 const NIL: u32 = u32::MAX;
 const NAME: u64 = (1 << NAME_BITS) - 1;
@@ -38,9 +40,12 @@ pub struct EventQueue {
     next: usize,
     /// Number of the current bucket since time 0.
     cursor: u64,
-    heads: Box<[u32; BUCKETS]>,
-    occupied: Box<[u64; BUCKETS / 64]>,
-    in_wheel: usize,
+    /// Their number, a power of two, less one.
+    mask: usize,
+    heads: Box<[u32]>,
+    /// Bit b of word w: bucket 64 w + b holds something; and in the same way which words are not 0.
+    occupied: Box<[u64]>,
+    summary: [u64; SUMMARY],
     chunks: Vec<Chunk>,
     free: u32,
     /// Times above names.
@@ -48,17 +53,19 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// An empty queue whose buckets are 2^`shift` ps wide; `shift` is at most [`MAX_SHIFT`].
-    pub fn new(shift: u32) -> EventQueue {
-        assert!(shift <= MAX_SHIFT, "shift = {shift}: at most {MAX_SHIFT}");
+    /// An empty queue with 2^`bits` buckets, each 2^`shift` ps wide: at most [`MAX_SHIFT`], and from 6 to
+    /// [`MAX_BUCKET_BITS`].
+    pub fn new(shift: u32, bits: u32) -> EventQueue {
+        assert!(shift <= MAX_SHIFT && (6..=MAX_BUCKET_BITS).contains(&bits), "2^{bits} buckets of 2^{shift} ps");
         EventQueue {
             shift,
             current: Vec::new(),
             next: 0,
             cursor: 0,
-            heads: Box::new([NIL; BUCKETS]),
-            occupied: Box::new([0; BUCKETS / 64]),
-            in_wheel: 0,
+            mask: (1 << bits) - 1,
+            heads: vec![NIL; 1 << bits].into(),
+            occupied: vec![0; 1 << (bits - 6)].into(),
+            summary: [0; SUMMARY],
             chunks: Vec::new(),
             free: NIL,
             far: BinaryHeap::new(),
@@ -70,9 +77,9 @@ impl EventQueue {
     pub fn push(&mut self, time: Time, name: u64) {
         debug_assert!(name <= NAME);
         let bucket = time.0 >> self.shift;
-        if bucket.wrapping_sub(self.cursor + 1) < BUCKETS as u64 - 1 {
+        if bucket.wrapping_sub(self.cursor + 1) < self.mask as u64 {
             let key = self.key(time, name);
-            self.put(bucket as usize % BUCKETS, key);
+            self.put(bucket as usize & self.mask, key);
         } else {
             self.push_aside(time, name);
         }
@@ -98,7 +105,6 @@ impl EventQueue {
 
     #[inline]
     fn put(&mut self, slot: usize, key: u64) {
-        self.in_wheel += 1;
         let head = self.heads[slot];
         if let Some(chunk) = self.chunks.get_mut(head as usize) {
             let len = chunk.len as usize;
@@ -111,9 +117,10 @@ impl EventQueue {
         self.put_in_new(slot, key);
     }
 
-    #[inline]
+    #[inline(never)]
     fn put_in_new(&mut self, slot: usize, key: u64) {
         self.occupied[slot / 64] |= 1 << (slot % 64);
+        self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
         let next = self.heads[slot];
         if let Some(chunk) = self.chunks.get_mut(self.free as usize) {
             self.heads[slot] = self.free;
@@ -155,7 +162,7 @@ impl EventQueue {
     #[inline]
     pub fn coming(&self, mut show: impl FnMut(u64)) {
         let Some(bucket) = self.next_occupied() else { return };
-        if let Some(chunk) = self.chunks.get(self.heads[bucket as usize % BUCKETS] as usize) {
+        if let Some(chunk) = self.chunks.get(self.heads[bucket as usize & self.mask] as usize) {
             chunk.events.iter().take(chunk.len as usize).for_each(|key| show(key & NAME));
             if let Some(next) = self.chunks.get(chunk.next as usize) {
                 prefetch(next);
@@ -176,7 +183,7 @@ impl EventQueue {
             (None, None) => return false,
         };
         if near == Some(self.cursor) {
-            self.open(self.cursor as usize % BUCKETS);
+            self.open(self.cursor as usize & self.mask);
         }
         if far == Some(self.cursor) {
             self.open_far();
@@ -191,7 +198,6 @@ impl EventQueue {
         let mut at = self.heads[slot];
         while let Some(chunk) = self.chunks.get_mut(at as usize) {
             self.current.extend_from_slice(&chunk.events[..chunk.len as usize]);
-            self.in_wheel -= chunk.len as usize;
             let next = chunk.next;
             chunk.next = self.free;
             self.free = at;
@@ -199,6 +205,7 @@ impl EventQueue {
         }
         self.heads[slot] = NIL;
         self.occupied[slot / 64] &= !(1 << (slot % 64));
+        self.summary[slot / 4096] &= !(u64::from(self.occupied[slot / 64] == 0) << (slot / 64 % 64));
     }
 
     /// Moves far events whose bucket has become current there.
@@ -216,20 +223,34 @@ impl EventQueue {
 
     #[inline]
     fn next_occupied(&self) -> Option<u64> {
-        if self.in_wheel == 0 {
-            return None;
-        }
-        let start = (self.cursor as usize + 1) % BUCKETS;
-        let words = self.occupied.len();
+        let start = (self.cursor as usize + 1) & self.mask;
         let mut word = start / 64;
         let mut bits = self.occupied[word] & (u64::MAX << (start % 64));
-        while bits == 0 {
-            word = (word + 1) % words;
+        if bits == 0 {
+            word = self.next_word(word)?;
             bits = self.occupied[word];
         }
         let slot = word * 64 + bits.trailing_zeros() as usize;
-        let distance = slot.wrapping_sub(self.cursor as usize) % BUCKETS;
+        let distance = slot.wrapping_sub(self.cursor as usize) & self.mask;
         Some(self.cursor + distance as u64)
+    }
+
+    /// The first word after `word` that is not 0, round to itself.
+    fn next_word(&self, word: usize) -> Option<usize> {
+        let (start, shift) = (word / 64, word % 64);
+        // All bits above `word`, and when everything else has been seen those up to it.
+        let above = (u64::MAX << shift) << 1;
+        let parts = self.occupied.len().div_ceil(64);
+        (0..=parts).find_map(|k| {
+            let part = (start + k) % parts;
+            let seen = match k {
+                0 => above,
+                k if k == parts => !above,
+                _ => u64::MAX,
+            };
+            let bits = self.summary[part] & seen;
+            (bits != 0).then(|| part * 64 + bits.trailing_zeros() as usize)
+        })
     }
 }
 
@@ -246,9 +267,10 @@ mod tests {
         #[test]
         fn pops_in_order_of_time_and_name(
             shift in 0..=MAX_SHIFT,
+            bits in 6..=MAX_BUCKET_BITS,
             steps in prop::collection::vec((0u64..1 << 30, prop::bool::ANY, 0u32..24, 0..1u64 << NAME_BITS), 1..400),
         ) {
-            let (mut queue, mut oracle, mut now) = (EventQueue::new(shift), BTreeSet::new(), 0);
+            let (mut queue, mut oracle, mut now) = (EventQueue::new(shift, bits), BTreeSet::new(), 0);
             for (delay, pop, scale, name) in steps {
                 let time = now + (delay >> scale);
                 if oracle.insert((time, name)) {

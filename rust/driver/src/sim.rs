@@ -23,9 +23,12 @@ pub(crate) const PAUSED: u32 = 1 << MAX_PLANES;
 /// Planes take three bits of a port's number.
 const PLANE_BITS: u32 = MAX_PLANES.trailing_zeros();
 
-/// How many events ahead the state of an arriving packet is asked for: its body, at a host; the
-/// connection there, or the route at a switch; the path, or the port; and the message.
-const AHEAD: [usize; 4] = [10, 7, 4, 2];
+/// How many events ahead the state that one will touch is asked for: the connection at a host; the path there, or the
+/// port of a switch; and the message.
+const AHEAD: [(usize, Stage); 3] = [(2, Stage::Message), (4, Stage::Path), (7, Stage::Connection)];
+
+/// The same for the body of a packet at a host, from which those are read.
+const BODY_AHEAD: usize = 10;
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -227,15 +230,15 @@ impl Simulation {
     }
 
     /// The same for state that does not fit the cache.
+    #[inline]
     fn look_further(&self) {
-        let body = self.queue.peek(AHEAD[0]).and_then(event::arriving);
-        if let Some(slot) = body
+        if let Some(slot) = self.queue.peek(BODY_AHEAD).and_then(event::arriving)
             && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
         {
             self.packets.prefetch_body(slot);
         }
-        for (ahead, stage) in AHEAD[1..].iter().zip([Stage::Connection, Stage::Path, Stage::Message]) {
-            let Some(name) = self.queue.peek(*ahead) else { return };
+        for (ahead, stage) in AHEAD {
+            let Some(name) = self.queue.peek(ahead) else { return };
             let Some(slot) = event::arriving(name) else {
                 if let (Kind::PortFree, port) = event::kind(name) {
                     let (host, plane) = port_of(port);
@@ -246,7 +249,6 @@ impl Simulation {
             let (envelope, body) = self.packets.get(slot);
             match self.fabric.end(envelope) {
                 End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
-                End::Switch if stage == Stage::Connection => self.fabric.prefetch_choice(envelope),
                 End::Switch if stage == Stage::Path => self.fabric.prefetch_port(envelope),
                 End::Switch | End::Nowhere => {}
             }
@@ -276,7 +278,10 @@ impl Simulation {
                 self.settle(now, self.hosts_of_ranks[rank as usize] as usize);
             }
             Kind::Fault => self.fault(now, index),
-            Kind::Reroute => self.fabric.reroute(),
+            Kind::Reroute => {
+                self.fabric.reroute();
+                self.packets.each(|envelope| self.fabric.reconsider(envelope));
+            }
             _ => {}
         }
     }
@@ -427,7 +432,7 @@ impl Simulation {
     fn fault(&mut self, now: Time, index: usize) {
         let (_, target, up) = self.faults[index];
         let delay = self.fabric.set(target, up);
-        self.packets.each(|envelope| self.fabric.doom(envelope));
+        self.packets.each(|envelope| self.fabric.reconsider(envelope));
         self.queue.push(now + delay, event::other(Kind::Reroute, 0));
         self.follow(now);
     }

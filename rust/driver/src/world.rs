@@ -7,11 +7,12 @@ use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
 use metaroce_fabric::{Balance, Demand, Fabric, Target};
 use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
+use metaroce_wire::units::PS_PER_S;
 use metaroce_wire::{Bytes, ConnId, HostId, PlaneId, Rate, Time, lengths};
 
 use crate::execute::opcode;
 use crate::packets::Packets;
-use crate::queue::EventQueue;
+use crate::queue::{EventQueue, MAX_BUCKET_BITS, MAX_SHIFT};
 use crate::record::Recorder;
 use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
@@ -57,7 +58,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     }
     let wqes = if spec.record_wqes { program.wqes().len() } else { 0 };
     Ok(Simulation {
-        queue: EventQueue::new(bucket_shift(hosts * planes)),
+        queue: queue(spec, &fabric),
         packets: Packets::default(),
         ports: vec![0; hosts],
         window: fabric.least_delay().0.max(1),
@@ -81,6 +82,9 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     })
 }
 
+/// What a wheel spans, ps: delays of links and full queues. What is due later waits in a heap.
+const WHEEL_PS: u64 = 1 << 23;
+
 /// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level
 /// cache. Measured: below that, looking ahead costs more than it brings.
 fn far_state(connections: &Connections, paths: usize, fabric: &Fabric) -> bool {
@@ -96,12 +100,17 @@ fn target(kind: FaultTarget, id: u32) -> Target {
     }
 }
 
-/// Buckets hold a few tens of events each: narrower ones for more ports.
-fn bucket_shift(ports: usize) -> u32 {
-    match ports {
-        0..=512 => 12,
-        _ => 11,
-    }
+/// A wheel for what a fabric at full speed does: about eight events a bucket, and room for a few microseconds.
+fn queue(spec: &Spec, fabric: &Fabric) -> EventQueue {
+    let rate: u128 = (0..spec.fabric.hosts)
+        .flat_map(|host| (0..spec.fabric.planes).map(move |plane| (HostId(host), PlaneId(plane as u8))))
+        .map(|(host, plane)| u128::from(fabric.port_rate(host, plane).0))
+        .sum();
+    // Data packets a second, each with some eight events: hops of its own and of half an acknowledgement.
+    let events = 8 * rate / u128::from(8 * full_packet(spec)).max(1);
+    let width = (8 * u128::from(PS_PER_S) / events.max(1)).max(1);
+    let shift = width.ilog2().clamp(WHEEL_PS.ilog2() - MAX_BUCKET_BITS, MAX_SHIFT);
+    EventQueue::new(shift, (WHEEL_PS.ilog2() - shift).clamp(12, MAX_BUCKET_BITS))
 }
 
 fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError> {

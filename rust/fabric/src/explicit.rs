@@ -249,7 +249,7 @@ impl Fabric {
             return self.ends(Drop::NoRoute);
         };
         packet.link = link;
-        packet.at = self.ports[link as usize].end;
+        self.foresee(packet, self.ports[link as usize].end);
         let class = self.queues.class(packet);
         let ahead = self.queues.ahead(link as usize, now, class);
         let (serialisation, admitted) = self.ports[link as usize].admit(&mut self.sides, ahead, packet);

@@ -101,7 +101,7 @@ impl Port {
 
     // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn transmit(
         &mut self,
         side: &mut [PortSide],

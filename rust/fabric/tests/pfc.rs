@@ -51,7 +51,7 @@ fn strict() -> Switching {
 /// A packet of `src` for `dst`, of three hosts, that has reached the first switch.
 fn packet(src: u32, dst: u32, class: Class, len: u32) -> Envelope {
     let (src_id, dst) = (HostId(src), HostId(dst));
-    Envelope { src: src_id, dst, len, class, link: 2 * src, at: 3, ..Envelope::default() }
+    Envelope { src: src_id, dst, len, class, link: 2 * src, ..Envelope::default() }
 }
 
 fn time(bytes: u32) -> Time {
@@ -117,8 +117,8 @@ fn a_paused_switch_port_sends_control_packets_and_no_data() {
     // Host 0 on switch 3, hosts 1 and 2 on switch 4; link 6 leads from the one to the other.
     let mut fabric = build(3, &[(0, 3), (1, 4), (2, 4), (3, 4)], strict());
     let now = Time::from_us(5);
-    fabric.enqueue(now, &mut Envelope { at: 4, ..packet(2, 1, Class::Data, FRAME) }, 0);
-    let from_far = Envelope { link: 6, at: 4, ..packet(0, 1, Class::Data, FRAME) };
+    fabric.enqueue(now, &mut packet(2, 1, Class::Data, FRAME), 0);
+    let from_far = Envelope { link: 6, ..packet(0, 1, Class::Data, FRAME) };
     assert_eq!(fabric.enqueue(now, &mut { from_far }, 1), Admission::Waits);
     let acts = now + time(PAUSE_FRAME) + DELAY + RESPONSE;
     assert_eq!(calls(&mut fabric)[0], (acts, Call::Pause(6, true)));
