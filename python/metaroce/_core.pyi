@@ -53,7 +53,7 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 `metaroce.Result` says what they mean.
 """
 
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,7 @@ __version__: str
 class ConfigError(ValueError):
     """A specification that the core refuses; one line naming field, value and what is allowed."""
 
+@final
 class Stop:
     """What ends runs of other threads: those that it was given to."""
 
