@@ -6,6 +6,7 @@ import time
 import pytest
 
 import metaroce as mr
+from metaroce import simulation
 from metaroce.pool import Pool
 
 SMALL = mr.topology.LeafSpine(
@@ -90,3 +91,21 @@ def test_payload_of_the_first_iteration_changes_nothing_of_any(iterations, warmu
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_a_flipped_byte_of_the_first_iteration_is_found(iterations):
     assert mr.run(scenario(check=True, iterations=iterations, flip_byte_at=100)).wrong > 0
+
+
+def test_payload_of_all_runs_stays_within_half_of_the_machine_or_goes_alone(monkeypatch):
+    monkeypatch.setattr(simulation, "_machine_bytes", lambda: 20)
+    order = []
+
+    def take(size):
+        with simulation._room(size):
+            order.append(size)
+
+    with simulation._room(5):
+        take(5)  # both fit
+        waiting = threading.Thread(target=take, args=(100,))
+        waiting.start()
+        waiting.join(0.05)
+        order.append(0)
+    waiting.join()
+    assert order == [5, 0, 100]
