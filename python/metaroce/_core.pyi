@@ -17,10 +17,12 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
-     "payload"?: {"dtype": "float32", "keep_memory"?: false}, "record_wqes"?: false, "record_bin_ps"?: null,
+     "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
      "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry
      "inject"?: {"flip_byte_at": 17}}
+
+Payload is moved in the first iteration, warm-up included, and compared, or given back, as it is at the end of that.
 
 Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
 ``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
@@ -51,20 +53,27 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 `metaroce.Result` says what they mean.
 """
 
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ConfigError", "__version__", "defaults", "profiles", "simulate"]
+__all__ = ["ConfigError", "Stop", "__version__", "defaults", "profiles", "simulate"]
 
 __version__: str
 
 class ConfigError(ValueError):
     """A specification that the core refuses; one line naming field, value and what is allowed."""
 
-def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str, Any]:
-    """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
+@final
+class Stop:
+    """What ends runs of other threads: those that it was given to."""
+
+    def set(self) -> None:
+        """End them, and all that will be given it."""
+
+def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]], stop: Stop | None = None) -> dict[str, Any]:
+    """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C; with ``stop``, once that is set."""
 
 def defaults() -> str:
     """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "mrc": {...}, "fabric": {...}, "loss": {...}}."""

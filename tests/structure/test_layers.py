@@ -15,6 +15,7 @@ LAYERS = (
     "engine",
     "scenario",
     "simulation",
+    "pool",
     "verbs",
     "reports",
     "cli",

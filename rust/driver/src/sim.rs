@@ -109,7 +109,10 @@ pub(crate) struct Simulation {
     pub fabric: Fabric,
     pub endpoints: Vec<Endpoint>,
     pub engine: Engine,
+    /// Until the first iteration is over: the others would move the same bytes.
     pub verify: Option<Verify>,
+    /// After it.
+    pub verified: Option<Verify>,
     pub recorder: Recorder,
     pub sampler: Option<Sampler>,
     pub progress: Progress,
@@ -352,6 +355,10 @@ impl Simulation {
 
     /// All entries are complete.
     pub(crate) fn end_iteration(&mut self, now: Time) {
+        if let Some(mut verify) = self.verify.take() {
+            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
+            self.verified = Some(verify);
+        }
         self.progress.left -= 1;
         if self.progress.warmup > 0 {
             self.progress.warmup -= 1;
@@ -363,9 +370,6 @@ impl Simulation {
             return;
         }
         self.finish(now, Ending::Done);
-        if let Some(verify) = &mut self.verify {
-            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
-        }
     }
 
     /// Executes all entries that may start.

@@ -56,7 +56,7 @@ pub struct Spec {
     /// Stop here, picoseconds.
     #[serde(default)]
     pub time_limit_ps: Option<u64>,
-    /// Move payload.
+    /// Move payload in the first iteration, warm-up included, and check it at its end.
     #[serde(default)]
     pub payload: Option<Payload>,
     /// Record when each entry completed and was placed.
@@ -241,9 +241,6 @@ pub enum FaultTarget {
 pub struct Payload {
     /// Element type.
     pub dtype: String,
-    /// Keep the memory of this run for the next one of this thread (no effect on results).
-    #[serde(default, skip_serializing)]
-    pub keep_memory: bool,
 }
 
 impl Payload {

@@ -1,7 +1,7 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 
 use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
@@ -18,14 +18,23 @@ use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 
-thread_local! {
-    /// Memory of the last run with payload of this thread, if it was to be kept.
-    static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
+/// Memory of runs with payload that are over: as many as there ever were at once. No effect on results.
+static KEPT: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
+
+/// Keeps the memory of a run that is over for the next one of the process.
+pub(crate) fn keep(mut memory: Memory) {
+    memory.release();
+    if let Ok(mut kept) = KEPT.lock() {
+        kept.push(memory);
+        kept.sort_by_key(Memory::capacity);
+    }
 }
 
-/// Keeps the memory of a run that is over for the next one of this thread.
-pub(crate) fn keep(memory: Memory) {
-    KEPT.set(Some(memory));
+/// The smallest that is enough, or the largest: it goes back for a larger one.
+fn kept(bytes: usize) -> Option<Memory> {
+    let mut kept = KEPT.lock().ok()?;
+    let at = kept.partition_point(|memory| memory.capacity() < bytes).min(kept.len().checked_sub(1)?);
+    Some(kept.remove(at))
 }
 
 /// Builds a run that has not started.
@@ -72,6 +81,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         sampler: Sampler::new(spec, &mut endpoints)?,
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
+        verified: None,
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
         engine: Engine::new(program),
         rank_of_host,
@@ -203,7 +213,7 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     };
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
-    let memory = match KEPT.take() {
+    let memory = match kept(ranks.saturating_mul(bytes)) {
         Some(kept) => kept.renew(ranks, bytes, dtype),
         None => Memory::new(ranks, bytes, dtype),
     };

@@ -1,5 +1,7 @@
 //! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
 use metaroce_engine::Columns;
 use metaroce_engine::pattern::{Expect, Fill};
@@ -171,23 +173,47 @@ fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
     Ok((0..rank.len()).map(|i| Denied { rank: rank[i], peer: peer[i], plane: plane[i] }).collect())
 }
 
+/// A way to end runs that other threads make.
+#[pyclass(frozen)]
+struct Stop(AtomicBool);
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Stop {
+        Stop(AtomicBool::new(false))
+    }
+
+    /// Ends the runs that were given this, and those that will be.
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs one simulation.
 ///
 /// `spec` is a JSON object and `columns` maps column names to C-contiguous buffers; both are
-/// described in `_core.pyi`. The interpreter lock is released during the run and signals are
-/// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
+/// described in `_core.pyi`. The interpreter lock is released during the run. Signals are polled, or
+/// `stop` is, without the lock, which a thread that gets no signals had better not wait for. Raises
+/// `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C and when stopped.
 #[pyfunction]
-fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+#[pyo3(signature = (spec, columns, stop = None))]
+fn simulate<'py>(
+    py: Python<'py>,
+    spec: &str,
+    columns: &Bound<'py, PyDict>,
+    stop: Option<Py<Stop>>,
+) -> PyResult<Bound<'py, PyDict>> {
     let spec = Spec::parse(spec).map_err(|e| ConfigError::new_err(e.to_string()))?;
     let owned = Owned::read(columns)?;
     let mut signal = None;
     let outcome = py.detach(|| {
-        let mut interrupted = || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => false,
-            Err(raised) => {
-                signal = Some(raised);
-                true
+        let mut interrupted = || {
+            if let Some(stop) = &stop {
+                return stop.get().0.load(Ordering::Relaxed);
             }
+            signal = Python::attach(|py| py.check_signals()).err();
+            signal.is_some()
         };
         metaroce_driver::simulate(&spec, &owned.data(), &mut interrupted)
     });
@@ -287,6 +313,7 @@ fn profiles() -> String {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
+    module.add_class::<Stop>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(defaults, module)?)?;
     module.add_function(wrap_pyfunction!(profiles, module)?)
