@@ -95,7 +95,7 @@ impl Simulation {
             return;
         }
         self.engine.complete(wqe);
-        if self.engine.unfinished() == 0 {
+        if self.engine.unfinished() == self.part.as_ref().map_or(0, |part| part.foreign) {
             self.end_iteration(now);
         }
     }

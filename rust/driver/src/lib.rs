@@ -7,6 +7,7 @@ mod event;
 mod execute;
 mod explicit;
 mod packets;
+mod parallel;
 mod profiles;
 mod queue;
 mod record;
@@ -28,6 +29,9 @@ pub use telemetry::{ConnectionTable, PathTable, Tables};
 /// [`DriverError::Config`] names the field that is refused, its value and what is allowed.
 pub fn simulate(spec: &Spec, data: &Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
     let mut simulation = world::build(spec, data)?;
-    simulation.run(interrupted)?;
+    match spec.threads {
+        1 => simulation.run(interrupted)?,
+        _ => simulation = parallel::run(simulation, spec, interrupted)?,
+    }
     Ok(record::outcome(spec, simulation))
 }

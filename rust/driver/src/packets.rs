@@ -47,11 +47,26 @@ impl Packets {
         (self.envelopes.len() - self.free.len()) as u64
     }
 
+    /// Takes over what is on its way in another part of the run.
+    pub fn adopt(&mut self, mut other: Packets) {
+        let mut slots = Vec::new();
+        other.each_slot(|slot, _| slots.push(slot));
+        for slot in slots {
+            let (&envelope, &body) = other.get(slot as u32);
+            self.insert(Packet { envelope, body });
+        }
+    }
+
     /// Shows all packets on their way.
     pub fn each(&mut self, mut show: impl FnMut(&mut Envelope)) {
+        self.each_slot(|_, envelope| show(envelope));
+    }
+
+    fn each_slot(&mut self, mut show: impl FnMut(usize, &mut Envelope)) {
         let mut live = vec![true; self.envelopes.len()];
         self.free.iter().for_each(|&slot| live[slot as usize] = false);
-        self.envelopes.iter_mut().zip(live).filter(|(_, live)| *live).for_each(|(envelope, _)| show(envelope));
+        let all = self.envelopes.iter_mut().enumerate().zip(live);
+        all.filter(|(_, live)| *live).for_each(|((slot, envelope), _)| show(slot, envelope));
     }
 
     /// Hints that the packet in `slot` is needed soon.

@@ -135,15 +135,39 @@ impl EventQueue {
         }
     }
 
-    /// The next event.
+    /// The next event, if it is due by `last`.
     #[inline]
-    pub fn pop(&mut self) -> Option<(Time, u64)> {
-        if self.next == self.current.len() && !self.advance() {
+    pub fn pop(&mut self, last: Time) -> Option<(Time, u64)> {
+        if self.next == self.current.len() && !self.advance(last) {
             return None;
         }
         let key = self.current[self.next];
+        let time = self.time(self.cursor, key);
+        if time > last {
+            return None;
+        }
         self.next += 1;
-        Some((Time(self.cursor << self.shift | key >> NAME_BITS), key & NAME))
+        Some((time, key & NAME))
+    }
+
+    /// When the next event is due. Moves nothing, so that what is pushed next may still come before it.
+    pub fn next_time(&self) -> Option<Time> {
+        if let Some(&key) = self.current.get(self.next) {
+            return Some(self.time(self.cursor, key));
+        }
+        let near = self.next_occupied().and_then(|bucket| {
+            let first = self.chunks.get(self.heads[bucket as usize & self.mask] as usize);
+            let chain = std::iter::successors(first, |chunk| self.chunks.get(chunk.next as usize));
+            let keys = chain.flat_map(|chunk| &chunk.events[..chunk.len as usize]);
+            keys.min().map(|&key| self.time(bucket, key))
+        });
+        let far = self.far.peek().map(|&Reverse(event)| Time((event >> u64::BITS) as u64));
+        near.into_iter().chain(far).min()
+    }
+
+    #[inline]
+    const fn time(&self, bucket: u64, key: u64) -> Time {
+        Time(bucket << self.shift | key >> NAME_BITS)
     }
 
     /// The name of the event that will pop `ahead` pops from now, if it is in the current bucket.
@@ -170,18 +194,16 @@ impl EventQueue {
         }
     }
 
-    /// Moves on to the next bucket that holds something. False if there is none.
+    /// Moves on to the next bucket that holds something. False if none begins by `last`.
     #[inline(never)]
-    fn advance(&mut self) -> bool {
-        self.current.clear();
-        self.next = 0;
+    fn advance(&mut self, last: Time) -> bool {
         let near = self.next_occupied();
         let far = self.far.peek().map(|&Reverse(key)| (key >> u64::BITS) as u64 >> self.shift);
-        self.cursor = match (near, far) {
-            (Some(a), Some(b)) => a.min(b),
-            (Some(a), None) | (None, Some(a)) => a,
-            (None, None) => return false,
+        let Some(bucket) = near.into_iter().chain(far).min().filter(|bucket| bucket << self.shift <= last.0) else {
+            return false;
         };
+        self.current.clear();
+        (self.next, self.cursor) = (0, bucket);
         if near == Some(self.cursor) {
             self.open(self.cursor as usize & self.mask);
         }
@@ -278,14 +300,18 @@ mod tests {
                 }
                 if pop {
                     let (time, name) = oracle.pop_first().expect("one was just added");
-                    prop_assert_eq!(queue.pop(), Some((Time(time), name)));
+                    prop_assert_eq!(queue.next_time(), Some(Time(time)));
+                    if let Some(before) = time.checked_sub(1) {
+                        prop_assert_eq!(queue.pop(Time(before)), None);
+                    }
+                    prop_assert_eq!(queue.pop(Time(time)), Some((Time(time), name)));
                     now = time;
                 }
             }
             while let Some((time, name)) = oracle.pop_first() {
-                prop_assert_eq!(queue.pop(), Some((Time(time), name)));
+                prop_assert_eq!(queue.pop(Time::NEVER), Some((Time(time), name)));
             }
-            prop_assert_eq!(queue.pop(), None);
+            prop_assert_eq!(queue.pop(Time::NEVER), None);
         }
     }
 }

@@ -108,6 +108,20 @@ impl Recorder {
         self.results[wqe as usize] = WqeResult { status, ..result };
     }
 
+    /// Adds what another part of the run has recorded: of each entry, one part knows the end.
+    pub(crate) fn absorb(&mut self, other: &Recorder) {
+        for (own, other) in [(&mut self.done, &other.done), (&mut self.placed, &other.placed)] {
+            own.iter_mut().zip(other).for_each(|(own, &other)| *own = other.min(*own));
+        }
+        let ended = other.results.iter().enumerate().filter(|(_, result)| **result != WqeResult::OPEN);
+        ended.for_each(|(wqe, &result)| self.results[wqe] = result);
+        self.plane_bytes.iter_mut().zip(&other.plane_bytes).for_each(|(own, other)| *own += other);
+        for (own, other) in self.bins.iter_mut().zip(&other.bins) {
+            own.resize(own.len().max(other.len()), 0);
+            own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
+        }
+    }
+
     /// Payload has arrived by `plane`.
     #[inline]
     pub(crate) fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {

@@ -12,6 +12,7 @@ use metaroce_wire::{Class, HostId, PlaneId, Time};
 
 use crate::event::{self, Kind};
 use crate::packets::Packets;
+use crate::parallel::Part;
 use crate::queue::EventQueue;
 use crate::record::Recorder;
 use crate::spec::{DriverError, OnError};
@@ -40,7 +41,7 @@ pub(crate) struct Progress {
     pub spans: Vec<(Time, Time)>,
     /// Set when the run is over, and since when: what else happens in that window still does.
     pub ended: Option<Ending>,
-    finished: Time,
+    pub finished: Time,
     pub now: Time,
     pub events: u64,
     /// Sum over all events, so that it does not depend on the order of those that do not touch each other.
@@ -135,35 +136,18 @@ pub(crate) struct Simulation {
     pub window: u64,
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
+    /// Which part of the run this is, if it has been divided.
+    pub part: Option<Part>,
 }
 
 impl Simulation {
     /// Runs to an end.
     pub(crate) fn run(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
-        for (index, &(at, ..)) in self.faults.iter().enumerate() {
-            self.queue.push(at, event::other(Kind::Fault, index as u32));
-        }
-        self.begin_iteration(Time::ZERO);
-        self.pause = self.next_pause();
-        while let Some((now, name)) = self.queue.pop() {
-            if now > self.pause && !self.pause_before(now)? {
+        self.begin();
+        loop {
+            self.proceed(interrupted)?;
+            if !self.pass_pause()? {
                 break;
-            }
-            self.look_ahead();
-            if let Some(slot) = event::arriving(name) {
-                self.progress.note(now, name);
-                self.arrive(now, slot);
-                continue;
-            }
-            let (kind, index) = event::kind(name);
-            if kind >= Kind::Dequeue {
-                self.called(now, kind, index);
-                continue;
-            }
-            self.progress.note(now, name);
-            self.handle(now, kind, index as usize);
-            if self.progress.events & 0xFFF == 0 && interrupted() {
-                return Err(DriverError::Interrupted);
             }
         }
         match self.progress.ended {
@@ -175,6 +159,41 @@ impl Simulation {
             Some(sampler) => sampler.finish(self.progress.now, &self.endpoints, &self.rank_of_host),
             None => Ok(()),
         }
+    }
+
+    /// What happens at time 0, and the schedule of faults.
+    pub(crate) fn begin(&mut self) {
+        for (index, &(at, ..)) in self.faults.iter().enumerate() {
+            self.queue.push(at, event::other(Kind::Fault, index as u32));
+        }
+        self.begin_iteration(Time::ZERO);
+        self.pause = self.next_pause();
+    }
+
+    /// Runs to the end of the instant `pause`.
+    pub(crate) fn proceed(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
+        while let Some((now, name)) = self.queue.pop(self.pause) {
+            self.look_ahead();
+            if let Some(slot) = event::arriving(name) {
+                self.progress.note(now, name);
+                self.arrive(now, slot);
+                continue;
+            }
+            let (kind, index) = event::kind(name);
+            if kind >= Kind::Dequeue {
+                self.called(now, kind, index);
+                continue;
+            }
+            // Every part sees a fault: one counts it.
+            if !matches!(kind, Kind::Fault | Kind::Reroute) || self.part.as_ref().is_none_or(|part| part.index == 0) {
+                self.progress.note(now, name);
+            }
+            self.handle(now, kind, index as usize);
+            if self.progress.events.is_multiple_of(1 << 12) && interrupted() {
+                return Err(DriverError::Interrupted);
+            }
+        }
+        Ok(())
     }
 
     /// The run is over. What else happens in this window still does, or its end would depend on the order in which
@@ -201,20 +220,21 @@ impl Simulation {
         }
     }
 
-    /// The next event is at `now`: takes the samples due before it. Answers whether the run goes on.
+    /// Nothing more happens up to `pause`: takes the samples due before the next event. Answers whether the run goes on.
     #[cold]
     #[inline(never)]
-    fn pause_before(&mut self, now: Time) -> Result<bool, DriverError> {
+    fn pass_pause(&mut self) -> Result<bool, DriverError> {
+        let Some(next) = self.queue.next_time() else { return Ok(false) };
         if let Some(sampler) = &mut self.sampler {
-            let until = now.min(self.limit).min(self.progress.finished);
+            let until = next.min(self.limit).min(self.progress.finished);
             sampler.catch_up(until, &self.endpoints, &self.rank_of_host)?;
         }
         self.pause = self.next_pause();
-        if now > self.limit && self.progress.ended.is_none() {
+        if next > self.limit && self.progress.ended.is_none() {
             self.progress.now = self.limit;
             self.progress.ended = Some(Ending::TimeLimit);
         }
-        Ok(now <= self.limit.min(self.last_instant()))
+        Ok(next <= self.limit.min(self.last_instant()))
     }
 
     /// Asks for what the next events will touch. No effect on results.
@@ -283,7 +303,7 @@ impl Simulation {
             Kind::Fault => self.fault(now, index),
             Kind::Reroute => {
                 self.fabric.reroute();
-                self.packets.each(|envelope| self.fabric.reconsider(envelope));
+                self.reconsider();
             }
             _ => {}
         }
@@ -296,6 +316,7 @@ impl Simulation {
         match self.fabric.end(envelope) {
             End::Switch if self.explicit => self.enqueue(now, slot),
             End::Switch => match self.fabric.forward(now, envelope) {
+                Step::Arrives(at) if self.part.is_some() => self.hand_over(at, slot),
                 Step::Arrives(at) => self.queue.push(at, event::arrival(at, envelope.link, slot)),
                 Step::Dropped(_) => self.packets.discard(slot),
             },
@@ -375,6 +396,9 @@ impl Simulation {
     /// Executes all entries that may start.
     fn start_ready(&mut self, now: Time) {
         while let Some(wqe) = self.engine.start_next() {
+            if self.is_foreign(wqe) {
+                continue;
+            }
             let start = Time(self.progress.begun.0 + self.engine.program().start(wqe));
             if start > now {
                 self.queue.push(start, event::other(Kind::Start, wqe));
@@ -415,7 +439,9 @@ impl Simulation {
             while let Some(mut packet) = poll() {
                 let step = self.fabric.inject(now, &mut packet.envelope);
                 free = self.fabric.port_free(HostId(host as u32), plane);
-                if let Step::Arrives(at) = step {
+                if let Step::Arrives(at) = step
+                    && !self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, &packet))
+                {
                     let slot = self.packets.insert(packet);
                     self.queue.push(at, event::arrival(at, packet.envelope.link, slot));
                 }
@@ -433,10 +459,18 @@ impl Simulation {
         self.queue.push(free, event::other(Kind::PortFree, port));
     }
 
+    /// Links or routes have changed under the packets on their way.
+    fn reconsider(&mut self) {
+        self.packets.each(|envelope| self.fabric.reconsider(envelope));
+        if let Some(part) = &mut self.part {
+            part.each(|envelope| self.fabric.reconsider(envelope));
+        }
+    }
+
     fn fault(&mut self, now: Time, index: usize) {
         let (_, target, up) = self.faults[index];
         let delay = self.fabric.set(target, up);
-        self.packets.each(|envelope| self.fabric.reconsider(envelope));
+        self.reconsider();
         self.queue.push(now + delay, event::other(Kind::Reroute, 0));
         self.follow(now);
     }

@@ -59,6 +59,9 @@ pub struct Spec {
     /// Move payload in the first iteration, warm-up included, and check it at its end.
     #[serde(default)]
     pub payload: Option<Payload>,
+    /// Threads that share the run; results do not depend on it.
+    #[serde(default = "one", skip_serializing)]
+    pub threads: u32,
     /// Record when each entry completed and was placed.
     #[serde(default)]
     pub record_wqes: bool,

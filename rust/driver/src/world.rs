@@ -1,6 +1,7 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::Mutex;
 
 use metaroce_engine::pattern::Pattern;
@@ -49,14 +50,9 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     }
     let hosts = spec.fabric.hosts as usize;
     let planes = spec.fabric.planes as usize;
-    let base_rtt = base_rtt(spec, &fabric);
     let routes = fabric.routes();
-    let mut endpoints: Vec<Endpoint> = (0..hosts as u32)
-        .map(|host| {
-            let ports = (0..planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
-            Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes })
-        })
-        .collect();
+    let mut endpoints: Vec<Endpoint> =
+        environments(spec, &fabric).map(|environment| Endpoint::new(&spec.transport, environment)).collect();
     check_operations(spec, &program, &endpoints)?;
     register(spec, data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);
@@ -82,14 +78,54 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
         verified: None,
+        part: None,
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
-        engine: Engine::new(program),
+        engine: Engine::new(Arc::new(program)),
         rank_of_host,
         connections,
         endpoints,
         explicit: fabric.is_explicit(),
         fabric,
     })
+}
+
+/// Where each host stands.
+pub(crate) fn environments(spec: &Spec, fabric: &Fabric) -> impl Iterator<Item = Environment> {
+    let (base_rtt, routes) = (base_rtt(spec, fabric), fabric.routes());
+    (0..spec.fabric.hosts).map(move |host| {
+        let ports = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
+        Environment { host: HostId(host), ports, base_rtt, routes }
+    })
+}
+
+/// The same run once more, not started either and without endpoints, to be a part of it.
+pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
+    let wqes = if spec.record_wqes { of.engine.program().wqes().len() } else { 0 };
+    Simulation {
+        queue: queue(spec, &of.fabric),
+        packets: Packets::default(),
+        fabric: of.fabric.clone(),
+        endpoints: Vec::new(),
+        engine: Engine::new(of.engine.program().clone()),
+        verify: None,
+        verified: None,
+        recorder: Recorder::new(wqes, spec.fabric.planes as usize, spec.record_bin_ps),
+        sampler: None,
+        progress: Progress::new(spec.warmup, spec.iterations),
+        connections: of.connections.clone(),
+        hosts_of_ranks: of.hosts_of_ranks.clone(),
+        rank_of_host: of.rank_of_host.clone(),
+        ports: of.ports.clone(),
+        explicit: of.explicit,
+        timer_at: of.timer_at.clone(),
+        faults: of.faults.clone(),
+        on_error: of.on_error,
+        limit: of.limit,
+        pause: of.pause,
+        window: of.window,
+        far_state: of.far_state,
+        part: None,
+    }
 }
 
 /// What a wheel spans, ps: delays of links and full queues. What is due later waits in a heap.
@@ -110,15 +146,18 @@ fn target(kind: FaultTarget, id: u32) -> Target {
     }
 }
 
-/// A wheel for what a fabric at full speed does: about eight events a bucket, and room for a few microseconds.
-fn queue(spec: &Spec, fabric: &Fabric) -> EventQueue {
+/// Events a second of a fabric at full speed: some eight a data packet, hops of its own and of half an acknowledgement.
+pub(crate) fn events_per_s(spec: &Spec, fabric: &Fabric) -> u128 {
     let rate: u128 = (0..spec.fabric.hosts)
         .flat_map(|host| (0..spec.fabric.planes).map(move |plane| (HostId(host), PlaneId(plane as u8))))
         .map(|(host, plane)| u128::from(fabric.port_rate(host, plane).0))
         .sum();
-    // Data packets a second, each with some eight events: hops of its own and of half an acknowledgement.
-    let events = 8 * rate / u128::from(8 * full_packet(spec)).max(1);
-    let width = (8 * u128::from(PS_PER_S) / events.max(1)).max(1);
+    8 * rate / u128::from(8 * full_packet(spec)).max(1)
+}
+
+/// A wheel for a fabric at full speed: about eight events a bucket, and room for a few microseconds.
+fn queue(spec: &Spec, fabric: &Fabric) -> EventQueue {
+    let width = (8 * u128::from(PS_PER_S) / events_per_s(spec, fabric).max(1)).max(1);
     let shift = width.ilog2().clamp(WHEEL_PS.ilog2() - MAX_BUCKET_BITS, MAX_SHIFT);
     EventQueue::new(shift, (WHEEL_PS.ilog2() - shift).clamp(12, MAX_BUCKET_BITS))
 }

@@ -1,13 +1,14 @@
 //! Which entry starts when: counts the unmet dependencies of each.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::program::Program;
 
 /// A run of a program. Iterations repeat it, each after all ranks have finished the one before.
 #[derive(Debug)]
 pub struct Engine {
-    program: Program,
+    program: Arc<Program>,
     waits: Vec<u32>,
     startable: VecDeque<u32>,
     unfinished: usize,
@@ -15,12 +16,12 @@ pub struct Engine {
 
 impl Engine {
     /// An engine that has not started.
-    pub fn new(program: Program) -> Engine {
+    pub fn new(program: Arc<Program>) -> Engine {
         Engine { waits: Vec::new(), startable: VecDeque::new(), unfinished: 0, program }
     }
 
     /// The program.
-    pub const fn program(&self) -> &Program {
+    pub const fn program(&self) -> &Arc<Program> {
         &self.program
     }
 

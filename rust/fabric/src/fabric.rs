@@ -84,6 +84,26 @@ pub struct Counters {
     pub xoffs: u64,
 }
 
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        let Counters { injected, delivered, lost, queue, link_down, no_route, trimmed, link_hops, .. } = other;
+        let Counters { data_link_hops, headroom, watchdog, storms, xoffs, .. } = other;
+        self.injected += injected;
+        self.delivered += delivered;
+        self.lost += lost;
+        self.queue += queue;
+        self.link_down += link_down;
+        self.no_route += no_route;
+        self.trimmed += trimmed;
+        self.link_hops += link_hops;
+        self.data_link_hops += data_link_hops;
+        self.headroom += headroom;
+        self.watchdog += watchdog;
+        self.storms += storms;
+        self.xoffs += xoffs;
+    }
+}
+
 /// Where a host hangs in a plane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attachment {
@@ -150,6 +170,24 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// The node at the far end of `link`: hosts first, then switches.
+    pub fn far_end(&self, link: u32) -> u32 {
+        self.ends[link as usize]
+    }
+
+    /// The plane of each switch.
+    pub fn planes_of_switches(&self) -> &[u32] {
+        &self.planes
+    }
+
+    /// Adds what happened in another part of the same fabric.
+    pub fn absorb(&mut self, other: &Fabric) {
+        self.counters.add(&other.counters);
+        for (own, other) in self.ports.iter_mut().zip(&other.ports) {
+            own.max_backlog = own.max_backlog.max(other.max_backlog);
+        }
+    }
+
     /// The host port of `packet.plane` sends `packet`. The port must be free.
     #[inline]
     pub fn inject(&mut self, now: Time, packet: &mut Envelope) -> Step {
