@@ -40,6 +40,12 @@ impl OutMessage {
         if self.packets == 0 { 0 } else { self.carried }
     }
 
+    /// Whether it is a request without payload.
+    #[inline]
+    const fn asks(&self) -> bool {
+        self.carried == 0 && self.request.opcode.is_request()
+    }
+
     #[inline]
     const fn payload_len(&self, packet: u32, mtu: u32) -> u32 {
         let left = self.carried - packet as u64 * mtu as u64;
@@ -281,8 +287,7 @@ impl Outbox {
     #[inline]
     pub fn payload_of(&self, piece: Piece) -> Option<u32> {
         let message = self.get(piece.message)?;
-        let asks = message.carried == 0 && message.request.opcode.is_request();
-        (!asks).then(|| message.payload_len(piece.packet, self.mtu()))
+        (!message.asks()).then(|| message.payload_len(piece.packet, self.mtu()))
     }
 
     /// Immediate data that goes with the pieces of an open message.

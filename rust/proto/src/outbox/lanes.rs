@@ -58,15 +58,22 @@ impl Outbox {
     }
 
     /// The next piece never sent before.
-    #[inline(always)]
+    #[inline]
     pub fn next_piece(&mut self) -> Option<Piece> {
+        self.next_cut().map(|(piece, _)| piece)
+    }
+
+    /// The same, with what [`Outbox::payload_of`] says of it.
+    #[inline(always)]
+    pub fn next_cut(&mut self) -> Option<(Piece, Option<u32>)> {
         let number = self.next_lane()?;
         let Outbox { mtu, base, messages, answers, turn, unsent, streams, .. } = self;
         let lane = if number == ANSWERS { answers } else { &mut streams[number as usize - 1].lane };
         let Lane { first, packet, .. } = *lane;
         let message = messages.get(first.wrapping_sub(*base) as usize)?;
-        *unsent -= u64::from(message.payload_len(packet, u32::from(*mtu)));
-        let piece = Some(Piece { message: first, packet });
+        let len = message.payload_len(packet, u32::from(*mtu));
+        *unsent -= u64::from(len);
+        let piece = Some((Piece { message: first, packet }, (!message.asks()).then_some(len)));
         if packet + 1 < message.packets {
             lane.packet += 1;
             // [F10.streams-take-turns]

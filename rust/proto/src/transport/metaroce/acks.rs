@@ -251,20 +251,8 @@ impl Shared {
     #[inline(always)]
     fn land_serial(&mut self, now: Time, id: usize, connection: &mut Connection, serial: u32) {
         let Some(slot) = self.flight.by_serial(&connection.order, serial) else { return };
-        let index = self.flight.get(slot).path as usize;
-        let path = &mut connection.paths[index];
-        path.expiries = 0;
-        let sent = if path.flight.first == slot {
-            connection.land(&mut self.flight, index)
-        } else {
-            connection.land_behind(&mut self.flight, index, slot)
-        };
-        // Acknowledged late: what time-based detection has to allow for.
-        let path = &mut connection.paths[index];
-        connection.variation.on_error(path.on_rtt(sent.at.until(now)));
-        path.landed_aside();
+        let sent = connection.land_aside(now, &mut self.flight, slot, &self.shape);
         landed(ConnId(id as u32), connection, &sent, &mut self.completions);
-        connection.refresh_open(index, &self.shape);
     }
 
     /// Lets the connection back into the ready queues that it left for want of window.

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 
 use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, Rate, RateHint, Stamp, StreamId, Time, prefetch};
 
-use super::flight::{Flight, NIL, Order, Sent};
+use super::flight::{Flight, Order, Sent};
 use super::ledger::PathLedger;
 use super::path::{self, PathState, SendPath, Variation};
 use super::serials::Serials;
@@ -461,27 +461,29 @@ impl Connection {
     #[inline(always)]
     pub fn land(&mut self, flight: &mut Flight, index: usize) -> Sent {
         let path = &mut self.paths[index];
-        let sent = flight.pop(&mut path.flight);
-        path.in_flight -= sent.len;
-        path.packets -= 1;
-        // Landed before: nothing but its place was left.
-        while path.flight.first != NIL && flight.get(path.flight.first).len == 0 {
-            flight.pop(&mut path.flight);
-            path.packets -= 1;
-        }
+        let sent = path.land(flight);
         self.planes[path.plane as usize % MAX_PLANES].in_flight -= sent.len;
         // [I14]
         self.in_flight -= u64::from(sent.len);
         sent
     }
 
-    /// Takes a packet that is not the oldest of its path out of flight.
-    pub fn land_behind(&mut self, flight: &mut Flight, index: usize, slot: u32) -> Sent {
-        let sent = flight.hollow(slot);
+    /// Takes a packet that is known to have been placed out of flight, whatever was before it on its path.
+    #[inline(always)]
+    pub fn land_aside(&mut self, now: Time, flight: &mut Flight, slot: u32, shape: &Shape) -> Sent {
+        let index = flight.get(slot).path as usize;
+        let only = usize::from(self.paths_down) + 1 == self.paths.len();
         let path = &mut self.paths[index];
-        path.in_flight -= sent.len;
-        self.planes[path.plane as usize % MAX_PLANES].in_flight -= sent.len;
+        path.expiries = 0;
+        let sent = if path.flight.first == slot { path.land(flight) } else { path.land_behind(flight, slot) };
+        // Acknowledged late: what time-based detection has to allow for.
+        self.variation.on_error(path.on_rtt(sent.at.until(now)));
+        path.landed_aside();
+        let plane = &mut self.planes[path.plane as usize % MAX_PLANES];
+        plane.in_flight -= sent.len;
+        // [I14]
         self.in_flight -= u64::from(sent.len);
+        plane.show(path, only, shape);
         sent
     }
 

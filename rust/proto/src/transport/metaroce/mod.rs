@@ -318,9 +318,9 @@ impl Transport for MetaRoce {
         loop {
             let id = shared.ports.first_ready(plane)?;
             let connection = &mut connections[id];
-            if let Some(what) = shared.choose(now, id, connection, plane) {
+            if let Some(chosen) = shared.choose(now, id, connection, plane) {
                 shared.ports.rotate(plane);
-                return shared.build(now, (id, plane), connection, what);
+                return shared.build(now, (id, plane), connection, chosen);
             }
             shared.ports.leave(plane);
             connection.queued &= !(1 << plane.0);

@@ -24,7 +24,8 @@ pub const REQUEST_BYTES: u32 = 64;
 pub const BURST: u64 = 4;
 
 impl Shared {
-    /// What connection `id` sends into `plane` now, if it has something and windows allow.
+    /// What connection `id` sends into `plane` now, if it has something and windows allow; with its payload bytes,
+    /// which a request has none of.
     #[inline(always)]
     pub(super) fn choose(
         &mut self,
@@ -32,7 +33,7 @@ impl Shared {
         id: usize,
         connection: &mut Connection,
         plane: PlaneId,
-    ) -> Option<Resend> {
+    ) -> Option<(Resend, Option<u32>)> {
         if connection.failed || !connection.has_work(plane.index()) {
             return None;
         }
@@ -62,7 +63,8 @@ impl Shared {
         if connection.lost > 0
             && let Some(resend) = connection.next_resend(plane.index(), &self.shape)
         {
-            return Some(resend);
+            self.counters.resent += u64::from(resend.attempts > 0);
+            return Some((resend, connection.outbox.payload_of(resend.piece)));
         }
         let path =
             if connection.outbox.has_unsent() { connection.choose_path(plane.index(), &self.shape) } else { None };
@@ -70,8 +72,8 @@ impl Shared {
             connection.blocked |= 1 << plane.0;
             return None;
         };
-        let piece = connection.outbox.next_piece()?;
-        Some(Resend { piece, path: path as u16, attempts: 0 })
+        let (piece, bytes) = connection.outbox.next_cut()?;
+        Some((Resend { piece, path: path as u16, attempts: 0 }, bytes))
     }
 
     // [F8.small-start] [I23]
@@ -93,13 +95,11 @@ impl Shared {
         now: Time,
         (id, plane): (usize, PlaneId),
         connection: &mut Connection,
-        what: Resend,
+        (what, bytes): (Resend, Option<u32>),
     ) -> Option<Packet> {
-        let bytes = connection.outbox.payload_of(what.piece);
         self.keep_pace(now, connection);
         let (header, entropy) = self.depart(now, id, connection, (what, bytes.unwrap_or(REQUEST_BYTES).max(1)));
         self.counters.data_packets += 1;
-        self.counters.resent += u64::from(what.attempts > 0);
         let backlog = self.shape.packets.div_ceil(connection.outbox.unsent()).min(u16::MAX.into()) as u16;
         // Nothing may follow before this one is acknowledged.
         let full = connection.in_flight + u64::from(self.shape.mtu) > connection.window || connection.all_paths_full();
