@@ -18,6 +18,7 @@ pub mod counters;
 pub mod endpoint;
 pub mod inbox;
 pub mod outbox;
+mod reciprocal;
 pub mod settings;
 pub mod telemetry;
 pub mod transport;
