@@ -141,7 +141,7 @@ def measured(name: str, yardstick: Yardstick, arguments: argparse.Namespace) -> 
         except subprocess.TimeoutExpired:
             return {"compile_seconds": seconds, "failed": f"more than {arguments.seconds:g} s"}
         except subprocess.CalledProcessError as error:
-            return {"compile_seconds": seconds, "failed": f"status {error.returncode} within {arguments.memory:g} GiB"}
+            return {"compile_seconds": seconds, "failed": f"status {error.returncode} with {arguments.memory:g} GiB"}
     if taken[0][1]["status"] != "done":
         return {"compile_seconds": seconds, "failed": taken[0][1]["status"]}
     counters = taken[0][1]["counters"]
