@@ -23,12 +23,10 @@ const SLOT: Time = Time(83_200);
 /// Time, and the packets that it was spent on.
 type Part = (Duration, u64);
 
-#[derive(Clone, Copy, Default)]
-struct Spent {
-    send: Part,
-    data: Part,
-    ack: Part,
-}
+const PARTS: [&str; 3] = ["send", "receive", "acknowledge"];
+const SEND: usize = 0;
+const RECEIVE: usize = 1;
+const ACKNOWLEDGE: usize = 2;
 
 struct Pair {
     sender: Endpoint,
@@ -61,21 +59,21 @@ impl Pair {
     }
 
     /// One batch there and its acknowledgements back.
-    fn round(&mut self, spent: &mut Spent) {
+    fn round(&mut self, spent: &mut [Part; 3]) {
         let begin = Instant::now();
         for _ in 0..BATCH {
             let Some(packet) = self.sender.poll_transmit(self.now, PLANE) else { break };
             self.batch.push(packet);
             self.now += SLOT;
         }
-        add(&mut spent.send, begin, self.batch.len());
+        add(&mut spent[SEND], begin, self.batch.len());
 
         let begin = Instant::now();
         for packet in &self.batch {
             self.receiver.handle_packet(self.now, &packet.envelope, &packet.body);
             self.now += SLOT;
         }
-        add(&mut spent.data, begin, self.batch.len());
+        add(&mut spent[RECEIVE], begin, self.batch.len());
 
         self.batch.clear();
         self.now += RTT;
@@ -87,7 +85,7 @@ impl Pair {
         for packet in &self.batch {
             self.sender.handle_packet(self.now, &packet.envelope, &packet.body);
         }
-        add(&mut spent.ack, begin, self.batch.len());
+        add(&mut spent[ACKNOWLEDGE], begin, self.batch.len());
 
         self.batch.clear();
         while self.sender.poll_completion().is_some() {
@@ -113,22 +111,20 @@ fn packets(c: &mut Criterion) {
         ("rocev2", TransportConfig::RoceV2(RoceConfig::default())),
         ("mrc", TransportConfig::Mrc(MrcConfig::default())),
     ];
-    let parts: [(&str, fn(&Spent) -> Part); 3] =
-        [("send", |s| s.send), ("receive", |s| s.data), ("acknowledge", |s| s.ack)];
     for (name, config) in transports {
         let mut group = c.benchmark_group(format!("endpoint/{name}"));
         group.throughput(Throughput::Elements(1));
-        for (part, of) in parts {
+        for (part, name) in PARTS.into_iter().enumerate() {
             let mut pair = Pair::new(&config);
-            group.bench_function(part, |b| {
+            group.bench_function(name, |b| {
                 b.iter_custom(|wanted| {
-                    let (mut spent, mut rounds) = (Spent::default(), 0);
-                    while of(&spent).1 < wanted {
+                    let (mut spent, mut rounds) = ([Part::default(); 3], 0);
+                    while spent[part].1 < wanted {
                         pair.round(&mut spent);
                         rounds += 1;
-                        assert!(rounds < 1_000 || spent.data.1 > 0, "nothing moves any more");
+                        assert!(rounds < 1_000 || spent[RECEIVE].1 > 0, "nothing moves any more");
                     }
-                    let (time, packets) = of(&spent);
+                    let (time, packets) = spent[part];
                     Duration::from_nanos((time.as_nanos() * u128::from(wanted) / u128::from(packets)) as u64)
                 });
             });
