@@ -1,7 +1,8 @@
 """One compiled simulation in a process of its own: `one_run.py DIRECTORY` prints time, memory and counters as JSON.
 
-The directory has `spec.json` and one file a column, named `<column>.<format>` with the format of a memoryview. Nothing
-but the core is imported, so that the peak of memory is the engine's own: the interpreter takes some 9 MiB of it.
+The directory has `spec.json` (or another specification, named behind it) and one file a column, named
+`<column>.<format>` with the format of a memoryview. Nothing but the core is imported, so that the peak of memory is the
+engine's own: the interpreter takes some 9 MiB of it.
 """
 
 import json
@@ -13,10 +14,10 @@ from pathlib import Path
 from metaroce import _core
 
 
-def main(directory: Path) -> None:
+def main(directory: Path, specification: str = "spec.json") -> None:
     """Run it. `seconds` is CPU time of the one thread and `wall_seconds` what a clock shows, of `simulate` alone."""
-    columns = {file.stem: _map(file) for file in directory.iterdir() if file.name != "spec.json"}
-    spec = (directory / "spec.json").read_text()
+    columns = {file.stem: _map(file) for file in directory.iterdir() if file.suffix != ".json"}
+    spec = (directory / specification).read_text()
     wall, cpu = time.perf_counter(), time.process_time()
     result = _core.simulate(spec, columns)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -47,4 +48,4 @@ def _peak_rss_kib() -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -3,6 +3,8 @@
 //! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
+#[doc(hidden)]
+pub mod bench;
 mod event;
 mod execute;
 mod explicit;

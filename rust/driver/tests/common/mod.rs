@@ -195,6 +195,11 @@ impl Job {
 
     /// What a refused specification is told, or the outcome.
     pub fn try_run(&self, spec: &Value) -> Result<Outcome, String> {
+        self.lower(spec, |spec, data| simulate(spec, data, &mut || false))?.map_err(|e| e.to_string())
+    }
+
+    /// Hands the job to `run` as the driver takes it.
+    pub fn lower<R>(&self, spec: &Value, run: impl FnOnce(&Spec, &Data) -> R) -> Result<R, String> {
         let spec: Spec = serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?;
         let all: Vec<&Entry> = self.ranks.iter().flatten().collect();
         let mut rank_start = vec![0];
@@ -239,7 +244,7 @@ impl Job {
             regions: self.regions.clone(),
             denied: self.denied.clone(),
         };
-        simulate(&spec, &data, &mut || false).map_err(|e| e.to_string())
+        Ok(run(&spec, &data))
     }
 
     /// Runs with payload of `dtype`.
