@@ -28,7 +28,7 @@ impl Simulation {
     /// Starts entry `id`.
     pub(crate) fn execute(&mut self, now: Time, id: u32) {
         let program = self.engine.program();
-        let wqe = program.wqes()[id as usize];
+        let wqe = program.wqe(id as usize);
         let rank = program.rank_of(id) as usize;
         if wqe.op.has_peer() {
             self.post(now, id, rank, &wqe);

@@ -28,12 +28,12 @@ pub(crate) fn keep(memory: Memory) {
 }
 
 /// Builds a run that has not started.
-pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
+pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverError> {
     let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
     let fabric = spec.fabric.lower(spec.seed, spec.loss, longest_packet(spec))?;
     let mut fabric = Fabric::new(&fabric).map_err(|e| refused(&e))?;
-    let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
-    check(spec, data, &program)?;
+    let program = Program::new(std::mem::take(&mut data.program), spec.memory_bytes).map_err(|e| refused(&e))?;
+    check(spec, &data, &program)?;
     if spec.fabric.balance == Balance::Pinned {
         fabric.pin(&demands(spec, &program));
     }
@@ -48,14 +48,14 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         })
         .collect();
     check_operations(spec, &program, &endpoints)?;
-    register(spec, data, &mut endpoints)?;
+    register(spec, &data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);
-    deny(spec, data, &connections, &mut endpoints)?;
+    deny(spec, &data, &connections, &mut endpoints)?;
     let mut rank_of_host = vec![u32::MAX; hosts];
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
     }
-    let wqes = if spec.record_wqes { program.wqes().len() } else { 0 };
+    let wqes = if spec.record_wqes { program.len() } else { 0 };
     Ok(Simulation {
         queue: EventQueue::new(bucket_shift(hosts * planes)),
         packets: Packets::default(),
@@ -188,7 +188,7 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
     }
 }
 
-fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
+fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     let Some(payload) = &spec.payload else {
         return Ok(None);
     };
@@ -213,8 +213,8 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     Ok(Some(Verify {
         memory,
         pattern: Pattern::new(dtype, ranks as u32),
-        fills: data.fills.clone(),
-        expects: data.expects.clone(),
+        fills: data.fills,
+        expects: data.expects,
         flip_at: spec.inject.map_or(0, |i| i.flip_byte_at),
         placements: 0,
         result: None,
@@ -225,7 +225,7 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Refuses operations that the transport does not have.
 fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> Result<(), DriverError> {
     let has = |op: Op| opcode(op).is_none_or(|opcode| endpoints.iter().all(|e| e.supports(opcode)));
-    let Some(i) = program.wqes().iter().position(|wqe| !has(wqe.op)) else {
+    let Some(i) = program.wqes().position(|wqe| !has(wqe.op)) else {
         return Ok(());
     };
     let transport = match &spec.transport {
@@ -233,7 +233,7 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
         TransportConfig::RoceV2(_) => "rocev2",
         TransportConfig::Mrc(_) => "mrc",
     };
-    let name = Op::ALL[program.wqes()[i].op as usize].1;
+    let name = Op::ALL[program.wqe(i).op as usize].1;
     let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
     Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))
 }
@@ -337,7 +337,7 @@ pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
 fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
     let mut bytes = BTreeMap::new();
     for rank in 0..program.ranks() {
-        for wqe in program.of_rank(rank).iter().filter(|wqe| wqe.op.has_peer()) {
+        for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
             let own = HostId(spec.hosts_of_ranks[rank]);
             let peer = HostId(spec.hosts_of_ranks[wqe.peer as usize]);
             let (out, back) = match wqe.op {
@@ -361,7 +361,7 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     let mut connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).iter().filter(|w| w.op.has_peer());
+        let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
         let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
         peers.sort_unstable();
         peers.dedup();

@@ -1,8 +1,8 @@
 //! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
 
 use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
-use metaroce_engine::Columns;
 use metaroce_engine::pattern::{Expect, Fill};
+use metaroce_engine::{Column, Columns};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
@@ -29,83 +29,30 @@ fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -
     }
 }
 
-/// All columns of a run, owned.
-struct Owned {
-    rank_start: Vec<u32>,
-    op: Vec<u8>,
-    peer: Vec<u32>,
-    stream: Vec<u32>,
-    local: Vec<u64>,
-    remote: Vec<u64>,
-    bytes: Vec<u64>,
-    dep_start: Vec<u32>,
-    deps: Vec<u32>,
-    start: Vec<u64>,
-    imm: Vec<u32>,
-    operand0: Vec<u64>,
-    operand1: Vec<u64>,
-    flags: Vec<u8>,
-    rkey: Vec<u32>,
-    regions: Vec<Region>,
-    denied: Vec<Denied>,
-    fills: Vec<Fill>,
-    expects: Vec<Expect>,
-    memory: Option<Vec<u8>>,
+/// The same for numbers of a program, kept as narrow as they are.
+fn numbers<T: Element + Into<u64>>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -> PyResult<Column> {
+    let values: Vec<T> = column(columns, name, required)?;
+    Ok(Column::of(values.iter().map(|&value| value.into())))
 }
 
-impl Owned {
-    fn read(columns: &Bound<'_, PyDict>) -> PyResult<Owned> {
-        Ok(Owned {
-            rank_start: column(columns, "rank_start", true)?,
-            op: column(columns, "op", true)?,
-            peer: column(columns, "peer", true)?,
-            stream: column(columns, "stream", true)?,
-            local: column(columns, "local", true)?,
-            remote: column(columns, "remote", true)?,
-            bytes: column(columns, "bytes", true)?,
-            dep_start: column(columns, "dep_start", true)?,
-            deps: column(columns, "deps", true)?,
-            start: column(columns, "start_ps", false)?,
-            imm: column(columns, "imm", false)?,
-            operand0: column(columns, "operand0", false)?,
-            operand1: column(columns, "operand1", false)?,
-            flags: column(columns, "flags", false)?,
-            rkey: column(columns, "rkey", false)?,
-            regions: regions(columns)?,
-            denied: denied(columns)?,
-            fills: fills(columns)?,
-            expects: expects(columns)?,
-            memory: if columns.contains("memory")? { Some(column(columns, "memory", true)?) } else { None },
-        })
-    }
-
-    fn data(&self) -> Data<'_> {
-        let program = Columns {
-            rank_start: &self.rank_start,
-            op: &self.op,
-            peer: &self.peer,
-            stream: &self.stream,
-            local: &self.local,
-            remote: &self.remote,
-            bytes: &self.bytes,
-            dep_start: &self.dep_start,
-            deps: &self.deps,
-            start: &self.start,
-            imm: &self.imm,
-            operand0: &self.operand0,
-            operand1: &self.operand1,
-            flags: &self.flags,
-            rkey: &self.rkey,
-        };
-        Data {
-            program,
-            fills: self.fills.clone(),
-            expects: self.expects.clone(),
-            memory: self.memory.as_deref(),
-            regions: self.regions.clone(),
-            denied: self.denied.clone(),
-        }
-    }
+fn program(columns: &Bound<'_, PyDict>) -> PyResult<Columns> {
+    Ok(Columns {
+        rank_start: column(columns, "rank_start", true)?,
+        op: numbers::<u8>(columns, "op", true)?,
+        peer: numbers::<u32>(columns, "peer", true)?,
+        stream: numbers::<u32>(columns, "stream", true)?,
+        local: numbers::<u64>(columns, "local", true)?,
+        remote: numbers::<u64>(columns, "remote", true)?,
+        bytes: numbers::<u64>(columns, "bytes", true)?,
+        dep_start: column(columns, "dep_start", true)?,
+        deps: column(columns, "deps", true)?,
+        start: numbers::<u64>(columns, "start_ps", false)?,
+        imm: numbers::<u32>(columns, "imm", false)?,
+        operand0: numbers::<u64>(columns, "operand0", false)?,
+        operand1: numbers::<u64>(columns, "operand1", false)?,
+        flags: numbers::<u8>(columns, "flags", false)?,
+        rkey: numbers::<u32>(columns, "rkey", false)?,
+    })
 }
 
 fn same_length(columns: &[(&str, usize)]) -> PyResult<()> {
@@ -179,7 +126,15 @@ fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
 #[pyfunction]
 fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
     let spec = Spec::parse(spec).map_err(|e| ConfigError::new_err(e.to_string()))?;
-    let owned = Owned::read(columns)?;
+    let memory: Option<Vec<u8>> = columns.contains("memory")?.then(|| column(columns, "memory", true)).transpose()?;
+    let data = Data {
+        program: program(columns)?,
+        fills: fills(columns)?,
+        expects: expects(columns)?,
+        memory: memory.as_deref(),
+        regions: regions(columns)?,
+        denied: denied(columns)?,
+    };
     let mut signal = None;
     let outcome = py.detach(|| {
         let mut interrupted = || match Python::attach(|py| py.check_signals()) {
@@ -189,7 +144,7 @@ fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> P
                 true
             }
         };
-        metaroce_driver::simulate(&spec, &owned.data(), &mut interrupted)
+        metaroce_driver::simulate(&spec, data, &mut interrupted)
     });
     match outcome {
         Ok(outcome) => to_dict(py, outcome),

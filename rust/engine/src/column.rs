@@ -1,0 +1,116 @@
+//! Whole numbers of many entries, in as few bytes as they need.
+
+/// A column. Most programs repeat few values: what a column takes is what its largest number needs,
+/// and nothing where all are equal.
+#[derive(Clone, Debug)]
+pub enum Column {
+    /// So many times the same number; an absent column is no times 0.
+    Same(u64, usize),
+    /// Below 2^8.
+    Bytes(Vec<u8>),
+    /// Below 2^16.
+    Shorts(Vec<u16>),
+    /// Below 2^32.
+    Words(Vec<u32>),
+    /// All others.
+    Longs(Vec<u64>),
+}
+
+impl Default for Column {
+    fn default() -> Column {
+        Column::Same(0, 0)
+    }
+}
+
+impl Column {
+    /// Goes through `values` twice.
+    pub fn of(values: impl ExactSizeIterator<Item = u64> + Clone) -> Column {
+        let range = values.clone().fold(None, |range, value| match range {
+            None => Some((value, value)),
+            Some((least, most)) => Some((value.min(least), value.max(most))),
+        });
+        match range {
+            None => Column::default(),
+            Some((least, most)) if least == most => Column::Same(least, values.len()),
+            Some((_, most)) if most <= u8::MAX.into() => Column::Bytes(values.map(|value| value as u8).collect()),
+            Some((_, most)) if most <= u16::MAX.into() => Column::Shorts(values.map(|value| value as u16).collect()),
+            Some((_, most)) if most <= u32::MAX.into() => Column::Words(values.map(|value| value as u32).collect()),
+            Some(_) => Column::Longs(values.collect()),
+        }
+    }
+
+    /// Numbers in it.
+    pub const fn len(&self) -> usize {
+        match self {
+            Column::Same(_, len) => *len,
+            Column::Bytes(values) => values.len(),
+            Column::Shorts(values) => values.len(),
+            Column::Words(values) => values.len(),
+            Column::Longs(values) => values.len(),
+        }
+    }
+
+    /// Whether it is absent.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Number `i`; of an absent column 0.
+    #[inline]
+    pub fn get(&self, i: usize) -> u64 {
+        match self {
+            Column::Same(value, _) => *value,
+            Column::Bytes(values) => values[i].into(),
+            Column::Shorts(values) => values[i].into(),
+            Column::Words(values) => values[i].into(),
+            Column::Longs(values) => values[i],
+        }
+    }
+
+    /// All numbers.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = u64> + Clone + '_ {
+        (0..self.len()).map(|i| self.get(i))
+    }
+
+    /// Takes 1 off number `i`, which is not 0, and says what is left. Numbers that are all the same stay.
+    #[inline]
+    pub(crate) fn decrement(&mut self, i: usize) -> u64 {
+        match self {
+            Column::Same(value, _) => return *value,
+            Column::Bytes(values) => values[i] -= 1,
+            Column::Shorts(values) => values[i] -= 1,
+            Column::Words(values) => values[i] -= 1,
+            Column::Longs(values) => values[i] -= 1,
+        }
+        self.get(i)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_column_reads_as_what_it_was_made_of() {
+        for bits in 1..=64 {
+            let values: Vec<u64> =
+                (1..20u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)).chain([0]).collect();
+            let column = Column::of(values.iter().copied());
+            assert_eq!(column.iter().collect::<Vec<_>>(), values);
+        }
+        assert_eq!(Column::default().get(7), 0);
+    }
+
+    #[test]
+    fn a_column_takes_what_its_largest_number_needs() {
+        let width = |most: u64| match Column::of([0, most].into_iter()) {
+            Column::Same(..) => 0,
+            Column::Bytes(_) => 1,
+            Column::Shorts(_) => 2,
+            Column::Words(_) => 4,
+            Column::Longs(_) => 8,
+        };
+        let most = [0, 255, 256, 65_535, 65_536, u64::from(u32::MAX), 1 << 32];
+        assert_eq!(most.map(width), [0, 1, 2, 2, 4, 4, 8]);
+    }
+}
