@@ -22,7 +22,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry
      "inject"?: {"flip_byte_at": 17}}
 
-Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
+Columns are C-contiguous little-endian buffers, each asked for once and let go before the run: the program (`metaroce.collectives.Program`), and for payload either
 ``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
 ``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes]. A program may also have
 ``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP: compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence,
@@ -51,6 +51,7 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 `metaroce.Result` says what they mean.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ __version__: str
 class ConfigError(ValueError):
     """A specification that the core refuses; one line naming field, value and what is allowed."""
 
-def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str, Any]:
+def simulate(spec: str, columns: Mapping[str, npt.NDArray[np.generic] | memoryview]) -> dict[str, Any]:
     """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
 
 def defaults() -> str:

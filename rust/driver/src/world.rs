@@ -358,7 +358,7 @@ pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
 // [F10.state-of-a-pair]
 /// Opens a connection for each pair of ranks that the program makes talk.
 fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
-    let mut connections = vec![Vec::new(); program.ranks()];
+    let mut connections: Connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
         let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
@@ -369,22 +369,22 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     }
     pairs.sort_unstable();
     pairs.dedup();
-    let mut bound = Vec::new();
     for (a, b) in pairs {
         let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
         endpoints[host_b as usize].bind(at_b, at_a);
-        bound.push((host_a as usize, at_a, host_b as usize));
-        bound.push((host_b as usize, at_b, host_a as usize));
         connections[a as usize].push((b, at_a));
         connections[b as usize].push((a, at_b));
     }
-    for (host, connection, peer) in bound {
-        let size = endpoints[peer].connections();
-        endpoints[host].crowd(connection, size);
+    let host = |rank: usize| spec.hosts_of_ranks[rank] as usize;
+    for (rank, list) in connections.iter_mut().enumerate() {
+        for &(peer, connection) in &*list {
+            let size = endpoints[host(peer as usize)].connections();
+            endpoints[host(rank)].crowd(connection, size);
+        }
+        list.sort_unstable();
     }
-    connections.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
     connections
 }

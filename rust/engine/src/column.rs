@@ -6,6 +6,8 @@
 pub enum Column {
     /// So many times the same number; an absent column is no times 0.
     Same(u64, usize),
+    /// What the column holds again and again, up to so many numbers.
+    Repeated(Box<Column>, usize),
     /// Below 2^8.
     Bytes(Vec<u8>),
     /// Below 2^16.
@@ -39,10 +41,25 @@ impl Column {
         }
     }
 
+    /// The same, kept once if every rank of `entries` entries has the same numbers.
+    pub fn of_ranks(values: impl ExactSizeIterator<Item = u64> + Clone, entries: usize) -> Column {
+        let (len, first) = (values.len(), values.clone().take(entries));
+        if entries > 0
+            && len > entries
+            && values.clone().skip(entries).zip(values.clone()).all(|(value, before)| value == before)
+        {
+            return match Column::of(first) {
+                Column::Same(value, _) => Column::Same(value, len),
+                first => Column::Repeated(Box::new(first), len),
+            };
+        }
+        Column::of(values)
+    }
+
     /// Numbers in it.
     pub const fn len(&self) -> usize {
         match self {
-            Column::Same(_, len) => *len,
+            Column::Same(_, len) | Column::Repeated(_, len) => *len,
             Column::Bytes(values) => values.len(),
             Column::Shorts(values) => values.len(),
             Column::Words(values) => values.len(),
@@ -60,6 +77,7 @@ impl Column {
     pub fn get(&self, i: usize) -> u64 {
         match self {
             Column::Same(value, _) => *value,
+            Column::Repeated(first, _) => first.get(i % first.len()),
             Column::Bytes(values) => values[i].into(),
             Column::Shorts(values) => values[i].into(),
             Column::Words(values) => values[i].into(),
@@ -72,11 +90,19 @@ impl Column {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// Takes 1 off number `i`, which is not 0, and says what is left. Numbers that are all the same stay.
+    /// The numbers, each in a place of its own unless all are the same.
+    pub(crate) fn spread(&self) -> Column {
+        match self {
+            Column::Repeated(..) => Column::of(self.iter()),
+            other => other.clone(),
+        }
+    }
+
+    /// Takes 1 off number `i`, which is not 0, and says what is left. Only numbers with places of their own change.
     #[inline]
     pub(crate) fn decrement(&mut self, i: usize) -> u64 {
         match self {
-            Column::Same(value, _) => return *value,
+            Column::Same(..) | Column::Repeated(..) => {}
             Column::Bytes(values) => values[i] -= 1,
             Column::Shorts(values) => values[i] -= 1,
             Column::Words(values) => values[i] -= 1,
@@ -97,6 +123,13 @@ mod tests {
                 (1..20u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)).chain([0]).collect();
             let column = Column::of(values.iter().copied());
             assert_eq!(column.iter().collect::<Vec<_>>(), values);
+            let thrice = values.repeat(3);
+            let column = Column::of_ranks(thrice.iter().copied(), values.len());
+            assert!(matches!(&column, Column::Repeated(first, 60) if first.len() == 20));
+            assert_eq!(column.iter().collect::<Vec<_>>(), thrice);
+            assert_eq!(column.spread().iter().collect::<Vec<_>>(), thrice);
+            let first_rank_empty = Column::of_ranks(thrice.iter().copied(), 0);
+            assert_eq!(first_rank_empty.iter().collect::<Vec<_>>(), thrice);
         }
         assert_eq!(Column::default().get(7), 0);
     }
@@ -104,7 +137,7 @@ mod tests {
     #[test]
     fn a_column_takes_what_its_largest_number_needs() {
         let width = |most: u64| match Column::of([0, most].into_iter()) {
-            Column::Same(..) => 0,
+            Column::Same(..) | Column::Repeated(..) => 0,
             Column::Bytes(_) => 1,
             Column::Shorts(_) => 2,
             Column::Words(_) => 4,

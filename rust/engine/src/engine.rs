@@ -29,7 +29,7 @@ impl Engine {
 
     /// Starts an iteration: entries without dependencies become startable, in program order.
     pub fn begin(&mut self) {
-        self.waits.clone_from(&self.program.waits);
+        self.waits = self.program.waits.spread();
         self.unfinished = self.program.len();
         self.begun = 0;
         self.startable.clear();
@@ -49,7 +49,7 @@ impl Engine {
     /// Entry `wqe` is complete.
     pub fn complete(&mut self, wqe: u32) {
         self.unfinished -= 1;
-        for &dependent in &self.program.dependents[self.program.dependents(wqe)] {
+        for dependent in self.program.dependents(wqe) {
             if self.waits.decrement(dependent as usize) == 0 {
                 self.startable.push_back(dependent);
             }

@@ -159,9 +159,12 @@ pub struct Program {
     columns: Columns,
     /// Dependencies of each entry.
     pub(crate) waits: Column,
-    /// Entries that wait for entry i: `dependents[dependents_start[i]..dependents_start[i + 1]]`. Empty if none waits.
-    pub(crate) dependents_start: Vec<u32>,
-    pub(crate) dependents: Vec<u32>,
+    /// Ranks have so many entries each, with the same dependencies; or all entries together.
+    period: usize,
+    /// Entries of the first period that wait for its entry i: `dependents[starts[i]..starts[i + 1]]`. Empty if none
+    /// waits.
+    starts: Vec<u32>,
+    dependents: Vec<u32>,
 }
 
 fn refuse<T>(column: &'static str, index: usize, value: u64, allowed: impl Into<String>) -> Result<T, ProgramError> {
@@ -175,8 +178,8 @@ impl Program {
     /// [`ProgramError`] for the first column that does not fit.
     pub fn new(columns: Columns, memory: u64) -> Result<Program, ProgramError> {
         check_lengths(&columns)?;
-        let (waits, dependents) = (Column::default(), Vec::new());
-        let mut program = Program { columns, waits, dependents_start: Vec::new(), dependents };
+        let (waits, period) = (Column::default(), columns.op.len());
+        let mut program = Program { columns, waits, period, starts: Vec::new(), dependents: Vec::new() };
         for rank in 0..program.ranks() {
             for i in program.entries(rank) {
                 check(&program.columns, i as usize, rank, memory)?;
@@ -193,48 +196,55 @@ impl Program {
     /// Turns "waits for" into "is waited for by".
     fn link(&mut self) -> Result<(), ProgramError> {
         let (dep_start, deps) = (std::mem::take(&mut self.columns.dep_start), std::mem::take(&mut self.columns.deps));
-        self.waits = Column::of(dep_start.windows(2).map(|pair| u64::from(pair[1] - pair[0])));
+        for rank in 0..self.ranks() {
+            let own = self.entries(rank);
+            for at in dep_start[own.start as usize]..dep_start[own.end as usize] {
+                let dep = deps[at as usize];
+                if !own.contains(&dep) {
+                    let allowed = format!("an entry of the same rank, {} to {}", own.start, own.end);
+                    return refuse("deps", at as usize, u64::from(dep), allowed);
+                }
+            }
+        }
+        let first = self.entries(0).len();
+        let counts = dep_start.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
+        self.waits = Column::of_ranks(counts.clone(), first);
         if deps.is_empty() {
             return Ok(());
         }
-        // Where each list ends, and, filled from its end, begins.
-        let mut starts = vec![0; self.len() + 1];
-        for rank in 0..self.ranks() {
-            let own = self.entries(rank);
-            let of_rank = dep_start[own.start as usize] as usize..dep_start[own.end as usize] as usize;
-            for (at, &dep) in deps.iter().enumerate().take(of_rank.end).skip(of_rank.start) {
-                if !own.contains(&dep) {
-                    let allowed = format!("an entry of the same rank, {} to {}", own.start, own.end);
-                    return refuse("deps", at, u64::from(dep), allowed);
-                }
-                starts[dep as usize] += 1;
-            }
+        let alike = self.columns.rank_start.windows(2).all(|pair| (pair[1] - pair[0]) as usize == first)
+            && counts.clone().skip(first).zip(counts).all(|(count, before)| count == before)
+            && deps[dep_start[first] as usize..].iter().zip(&deps).all(|(&dep, &before)| dep - before == first as u32);
+        if alike {
+            self.period = first;
         }
+        // Where each list ends, and, filled from its end, begins.
+        let mut starts = vec![0; self.period + 1];
+        let of_period = &deps[..dep_start[self.period] as usize];
+        of_period.iter().for_each(|&dep| starts[dep as usize] += 1);
         let mut sum = 0;
         for start in &mut starts {
             sum += *start;
             *start = sum;
         }
-        self.dependents = vec![0; deps.len()];
-        for i in (0..self.len()).rev() {
+        self.dependents = vec![0; of_period.len()];
+        for i in (0..self.period).rev() {
             for &dep in &deps[dep_start[i] as usize..dep_start[i + 1] as usize] {
                 let start = &mut starts[dep as usize];
                 *start -= 1;
                 self.dependents[*start as usize] = i as u32;
             }
         }
-        self.dependents_start = starts;
+        self.starts = starts;
         Ok(())
     }
 
     /// Entries that wait for entry `wqe`.
     #[inline]
-    pub(crate) fn dependents(&self, wqe: u32) -> std::ops::Range<usize> {
-        if self.dependents_start.is_empty() {
-            return 0..0;
-        }
-        let at = wqe as usize;
-        self.dependents_start[at] as usize..self.dependents_start[at + 1] as usize
+    pub(crate) fn dependents(&self, wqe: u32) -> impl Iterator<Item = u32> + '_ {
+        let at = if self.starts.is_empty() { 0 } else { wqe as usize % self.period };
+        let bounds = self.starts.get(at..at + 2).map_or(0..0, |bounds| bounds[0] as usize..bounds[1] as usize);
+        self.dependents[bounds].iter().map(move |dependent| dependent + wqe - at as u32)
     }
 
     /// Ranks.

@@ -16,42 +16,46 @@ pyo3::create_exception!(
 );
 
 /// The column `name` of `columns` as a vector; empty if it is absent and need not be there.
-fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -> PyResult<Vec<T>> {
+fn column<T: Element>(columns: &Bound<'_, PyAny>, name: &str, required: bool) -> PyResult<Vec<T>> {
     let refuse = |what: String| ConfigError::new_err(format!("columns.{name}: {what}"));
-    match columns.get_item(name)? {
-        Some(value) => {
-            let buffer = PyBuffer::<T>::get(&value)
-                .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
-            buffer.to_vec(columns.py()).map_err(|e| refuse(e.to_string()))
-        }
-        None if required => Err(refuse("missing; allowed: the columns of a program".to_owned())),
-        None => Ok(Vec::new()),
+    if !columns.contains(name)? {
+        let missing = || Err(refuse("missing; allowed: the columns of a program".to_owned()));
+        return if required { missing() } else { Ok(Vec::new()) };
     }
+    let buffer = PyBuffer::<T>::get(&columns.get_item(name)?)
+        .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
+    buffer.to_vec(columns.py()).map_err(|e| refuse(e.to_string()))
 }
 
-/// The same for numbers of a program, kept as narrow as they are.
-fn numbers<T: Element + Into<u64>>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -> PyResult<Column> {
+/// The same for a number of each entry of a program, whose first rank has `entries`.
+fn numbers<T: Element + Into<u64>>(
+    columns: &Bound<'_, PyAny>,
+    (name, required): (&str, bool),
+    entries: usize,
+) -> PyResult<Column> {
     let values: Vec<T> = column(columns, name, required)?;
-    Ok(Column::of(values.iter().map(|&value| value.into())))
+    Ok(Column::of_ranks(values.iter().map(|&value| value.into()), entries))
 }
 
-fn program(columns: &Bound<'_, PyDict>) -> PyResult<Columns> {
+fn program(columns: &Bound<'_, PyAny>) -> PyResult<Columns> {
+    let rank_start: Vec<u32> = column(columns, "rank_start", true)?;
+    let entries = rank_start.get(1).map_or(0, |&entries| entries as usize);
     Ok(Columns {
-        rank_start: column(columns, "rank_start", true)?,
-        op: numbers::<u8>(columns, "op", true)?,
-        peer: numbers::<u32>(columns, "peer", true)?,
-        stream: numbers::<u32>(columns, "stream", true)?,
-        local: numbers::<u64>(columns, "local", true)?,
-        remote: numbers::<u64>(columns, "remote", true)?,
-        bytes: numbers::<u64>(columns, "bytes", true)?,
         dep_start: column(columns, "dep_start", true)?,
         deps: column(columns, "deps", true)?,
-        start: numbers::<u64>(columns, "start_ps", false)?,
-        imm: numbers::<u32>(columns, "imm", false)?,
-        operand0: numbers::<u64>(columns, "operand0", false)?,
-        operand1: numbers::<u64>(columns, "operand1", false)?,
-        flags: numbers::<u8>(columns, "flags", false)?,
-        rkey: numbers::<u32>(columns, "rkey", false)?,
+        op: numbers::<u8>(columns, ("op", true), entries)?,
+        peer: numbers::<u32>(columns, ("peer", true), entries)?,
+        stream: numbers::<u32>(columns, ("stream", true), entries)?,
+        local: numbers::<u64>(columns, ("local", true), entries)?,
+        remote: numbers::<u64>(columns, ("remote", true), entries)?,
+        bytes: numbers::<u64>(columns, ("bytes", true), entries)?,
+        start: numbers::<u64>(columns, ("start_ps", false), entries)?,
+        imm: numbers::<u32>(columns, ("imm", false), entries)?,
+        operand0: numbers::<u64>(columns, ("operand0", false), entries)?,
+        operand1: numbers::<u64>(columns, ("operand1", false), entries)?,
+        flags: numbers::<u8>(columns, ("flags", false), entries)?,
+        rkey: numbers::<u32>(columns, ("rkey", false), entries)?,
+        rank_start,
     })
 }
 
@@ -65,7 +69,7 @@ fn same_length(columns: &[(&str, usize)]) -> PyResult<()> {
     }
 }
 
-fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
+fn fills(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Fill>> {
     let rank: Vec<u32> = column(columns, "fill_rank", false)?;
     let offset: Vec<u64> = column(columns, "fill_offset", !rank.is_empty())?;
     let count: Vec<u64> = column(columns, "fill_count", !rank.is_empty())?;
@@ -80,7 +84,7 @@ fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
     Ok((0..rank.len()).map(fill).collect())
 }
 
-fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
+fn expects(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Expect>> {
     let rank: Vec<u32> = column(columns, "expect_rank", false)?;
     let offset: Vec<u64> = column(columns, "expect_offset", !rank.is_empty())?;
     let count: Vec<u64> = column(columns, "expect_count", !rank.is_empty())?;
@@ -95,7 +99,7 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
     Ok((0..rank.len()).map(expect).collect())
 }
 
-fn regions(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Region>> {
+fn regions(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Region>> {
     let rank: Vec<u32> = column(columns, "region_rank", false)?;
     let offset: Vec<u64> = column(columns, "region_offset", !rank.is_empty())?;
     let len: Vec<u64> = column(columns, "region_len", !rank.is_empty())?;
@@ -110,7 +114,7 @@ fn regions(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Region>> {
     Ok((0..rank.len()).map(region).collect())
 }
 
-fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
+fn denied(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Denied>> {
     let rank: Vec<u32> = column(columns, "deny_rank", false)?;
     let peer: Vec<u32> = column(columns, "deny_peer", !rank.is_empty())?;
     let plane: Vec<u32> = column(columns, "deny_plane", !rank.is_empty())?;
@@ -120,11 +124,11 @@ fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
 
 /// Runs one simulation.
 ///
-/// `spec` is a JSON object and `columns` maps column names to C-contiguous buffers; both are
-/// described in `_core.pyi`. The interpreter lock is released during the run and signals are
+/// `spec` is a JSON object and `columns`, any mapping, has C-contiguous buffers by name, each asked for once and let
+/// go before the run; both are described in `_core.pyi`. The interpreter lock is released during the run and signals are
 /// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
 #[pyfunction]
-fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
     let spec = Spec::parse(spec).map_err(|e| ConfigError::new_err(e.to_string()))?;
     let memory: Option<Vec<u8>> = columns.contains("memory")?.then(|| column(columns, "memory", true)).transpose()?;
     let data = Data {
