@@ -24,6 +24,11 @@ pub(crate) const fn opcode(op: Op) -> Option<Opcode> {
     })
 }
 
+/// Where a rank's connection to `peer` is among those of the rank.
+fn place_of(of_rank: &[(u32, ConnId)], peer: u32) -> usize {
+    of_rank.partition_point(|&(p, _)| p < peer)
+}
+
 impl Simulation {
     /// Starts entry `id`.
     pub(crate) fn execute(&mut self, now: Time, id: u32) {
@@ -77,9 +82,26 @@ impl Simulation {
     }
 
     fn connection(&self, rank: usize, peer: u32) -> (usize, ConnId) {
-        let of_rank = &self.connections[rank];
-        let at = of_rank.partition_point(|&(p, _)| p < peer);
-        (self.hosts_of_ranks[rank] as usize, of_rank[at].1)
+        (self.hosts_of_ranks[rank] as usize, self.connections[rank][place_of(&self.connections[rank], peer)].1)
+    }
+
+    /// Entry `wqe` is complete: with the last one of a connection, at both ends, its paths are of no use any more.
+    fn retire(&mut self, wqe: u32) {
+        let program = self.engine.program();
+        let (rank, entry) = (program.rank_of(wqe), program.wqe(wqe as usize));
+        if !entry.op.has_peer() {
+            return;
+        }
+        let at = |rank: u32, peer: u32| (rank as usize, place_of(&self.connections[rank as usize], peer));
+        let (own, other) = (at(rank, entry.peer), at(entry.peer, rank));
+        self.open[own.0][own.1] -= 1;
+        if self.open[own.0][own.1] > 0 || self.open[other.0][other.1] > 0 {
+            return;
+        }
+        let ends = [self.connection(rank as usize, entry.peer), self.connection(entry.peer as usize, rank)];
+        if ends.iter().all(|&(host, connection)| self.endpoints[host].has_settled(connection)) {
+            ends.iter().for_each(|&(host, connection)| self.endpoints[host].retire(connection));
+        }
     }
 
     /// A request or receive has ended.
@@ -95,6 +117,9 @@ impl Simulation {
             return;
         }
         self.engine.complete(wqe);
+        if !self.open.is_empty() {
+            self.retire(wqe);
+        }
         if self.engine.unfinished() == 0 {
             self.end_iteration(now);
         }

@@ -17,6 +17,9 @@ use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 
+/// State of paths, bytes, that is worth giving back.
+const MUCH: usize = 64 << 20;
+
 thread_local! {
     /// Memory of the last run with payload of this thread, if it was to be kept.
     static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
@@ -70,6 +73,11 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         sampler: Sampler::new(spec, &mut endpoints)?,
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
+        open: if retires(spec, &connections, planes * routes as usize) {
+            open_entries(&program, &connections)
+        } else {
+            Vec::new()
+        },
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
         engine: Engine::new(program),
         rank_of_host,
@@ -78,6 +86,25 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         explicit: fabric.is_explicit(),
         fabric,
     })
+}
+
+/// Whether connections give their paths back when their work is over: where all of them would take much, in the one
+/// iteration of a run of which nobody asks for their state.
+fn retires(spec: &Spec, connections: &Connections, paths: usize) -> bool {
+    let ends: usize = connections.iter().map(Vec::len).sum();
+    let once = spec.iterations == 1 && spec.warmup == 0;
+    once && spec.record_paths_ps.is_none() && 128 * ends * paths > MUCH
+}
+
+/// Entries of each connection.
+fn open_entries(program: &Program, connections: &Connections) -> Vec<Vec<u32>> {
+    let mut open: Vec<Vec<u32>> = connections.iter().map(|of_rank| vec![0; of_rank.len()]).collect();
+    for (rank, of_rank) in connections.iter().enumerate() {
+        for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
+            open[rank][of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
+        }
+    }
+    open
 }
 
 /// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level

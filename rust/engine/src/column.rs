@@ -8,6 +8,8 @@ pub enum Column {
     Same(u64, usize),
     /// What the column holds again and again, up to so many numbers.
     Repeated(Box<Column>, usize),
+    /// Numbers that end in so many 0 bits: what is above those.
+    Scaled(Box<Column>, u32),
     /// Below 2^8.
     Bytes(Vec<u8>),
     /// Below 2^16.
@@ -27,17 +29,25 @@ impl Default for Column {
 impl Column {
     /// Goes through `values` twice.
     pub fn of(values: impl ExactSizeIterator<Item = u64> + Clone) -> Column {
-        let range = values.clone().fold(None, |range, value| match range {
-            None => Some((value, value)),
-            Some((least, most)) => Some((value.min(least), value.max(most))),
-        });
-        match range {
-            None => Column::default(),
-            Some((least, most)) if least == most => Column::Same(least, values.len()),
-            Some((_, most)) if most <= u8::MAX.into() => Column::Bytes(values.map(|value| value as u8).collect()),
-            Some((_, most)) if most <= u16::MAX.into() => Column::Shorts(values.map(|value| value as u16).collect()),
-            Some((_, most)) if most <= u32::MAX.into() => Column::Words(values.map(|value| value as u32).collect()),
-            Some(_) => Column::Longs(values.collect()),
+        let (least, most, bits) = values
+            .clone()
+            .fold((u64::MAX, 0, 0), |(least, most, bits), value| (value.min(least), value.max(most), value | bits));
+        let zeros = if bits == 0 { 0 } else { bits.trailing_zeros() };
+        if least >= most {
+            return Column::Same(most, values.len());
+        }
+        if width(most >> zeros) < width(most) {
+            return Column::Scaled(Box::new(Column::plain(values.map(|value| value >> zeros), most >> zeros)), zeros);
+        }
+        Column::plain(values, most)
+    }
+
+    fn plain(values: impl Iterator<Item = u64>, most: u64) -> Column {
+        match width(most) {
+            1 => Column::Bytes(values.map(|value| value as u8).collect()),
+            2 => Column::Shorts(values.map(|value| value as u16).collect()),
+            4 => Column::Words(values.map(|value| value as u32).collect()),
+            _ => Column::Longs(values.collect()),
         }
     }
 
@@ -60,6 +70,7 @@ impl Column {
     pub const fn len(&self) -> usize {
         match self {
             Column::Same(_, len) | Column::Repeated(_, len) => *len,
+            Column::Scaled(above, _) => above.len(),
             Column::Bytes(values) => values.len(),
             Column::Shorts(values) => values.len(),
             Column::Words(values) => values.len(),
@@ -78,6 +89,7 @@ impl Column {
         match self {
             Column::Same(value, _) => *value,
             Column::Repeated(first, _) => first.get(i % first.len()),
+            Column::Scaled(above, zeros) => above.get(i) << zeros,
             Column::Bytes(values) => values[i].into(),
             Column::Shorts(values) => values[i].into(),
             Column::Words(values) => values[i].into(),
@@ -90,25 +102,32 @@ impl Column {
         (0..self.len()).map(|i| self.get(i))
     }
 
-    /// The numbers, each in a place of its own unless all are the same.
+    /// The numbers in places of their own, for [`Column::decrement`].
     pub(crate) fn spread(&self) -> Column {
-        match self {
-            Column::Repeated(..) => Column::of(self.iter()),
-            other => other.clone(),
-        }
+        Column::plain(self.iter(), self.iter().max().unwrap_or(0))
     }
 
-    /// Takes 1 off number `i`, which is not 0, and says what is left. Only numbers with places of their own change.
+    /// Takes 1 off number `i`, which is not 0 and is in a place of its own, and says what is left.
     #[inline]
     pub(crate) fn decrement(&mut self, i: usize) -> u64 {
         match self {
-            Column::Same(..) | Column::Repeated(..) => {}
+            Column::Same(..) | Column::Repeated(..) | Column::Scaled(..) => {}
             Column::Bytes(values) => values[i] -= 1,
             Column::Shorts(values) => values[i] -= 1,
             Column::Words(values) => values[i] -= 1,
             Column::Longs(values) => values[i] -= 1,
         }
         self.get(i)
+    }
+}
+
+/// Bytes of a column's numbers up to `most`.
+const fn width(most: u64) -> usize {
+    match most {
+        0..=0xFF => 1,
+        0x100..=0xFFFF => 2,
+        0x1_0000..=0xFFFF_FFFF => 4,
+        _ => 8,
     }
 }
 
@@ -136,14 +155,20 @@ mod tests {
 
     #[test]
     fn a_column_takes_what_its_largest_number_needs() {
-        let width = |most: u64| match Column::of([0, most].into_iter()) {
-            Column::Same(..) | Column::Repeated(..) => 0,
-            Column::Bytes(_) => 1,
-            Column::Shorts(_) => 2,
-            Column::Words(_) => 4,
-            Column::Longs(_) => 8,
-        };
+        fn width(column: &Column) -> usize {
+            match column {
+                Column::Same(..) => 0,
+                Column::Repeated(numbers, _) | Column::Scaled(numbers, _) => width(numbers),
+                Column::Bytes(_) => 1,
+                Column::Shorts(_) => 2,
+                Column::Words(_) => 4,
+                Column::Longs(_) => 8,
+            }
+        }
+        let of = |most: u64| width(&Column::of([0, 1.min(most), most].into_iter()));
         let most = [0, 255, 256, 65_535, 65_536, u64::from(u32::MAX), 1 << 32];
-        assert_eq!(most.map(width), [0, 1, 2, 2, 4, 4, 8]);
+        assert_eq!(most.map(of), [0, 1, 2, 2, 4, 4, 8]);
+        let offsets = Column::of((0..300).map(|i| i << 20));
+        assert_eq!((width(&offsets), offsets.get(299)), (2, 299 << 20));
     }
 }

@@ -57,6 +57,17 @@ impl Endpoint {
         each!(&mut self.transport, t => t.crowd(connection, size));
     }
 
+    /// Whether all that this side of a connection has sent was sent once and has landed, and nothing waits. If that
+    /// is so at both ends, and neither posts again, no packet to come needs the state of the connection's paths.
+    pub fn has_settled(&self, connection: ConnId) -> bool {
+        each!(&self.transport, t => t.has_settled(connection))
+    }
+
+    /// Gives the memory of a connection's paths back; of one that has settled at both ends and is not used again.
+    pub fn retire(&mut self, connection: ConnId) {
+        each!(&mut self.transport, t => t.retire(connection));
+    }
+
     /// Whether the transport has an operation.
     pub fn supports(&self, opcode: Opcode) -> bool {
         let own = !matches!(opcode, Opcode::Response | Opcode::Probe);

@@ -52,6 +52,14 @@ pub trait Transport {
     fn bind(&mut self, connection: ConnId, remote: ConnId);
     /// Tells this side how many connections the peer has: so many may want its bandwidth at once.
     fn crowd(&mut self, _connection: ConnId, _size: u32) {}
+
+    /// See [`crate::Endpoint::has_settled`].
+    fn has_settled(&self, _connection: ConnId) -> bool {
+        false
+    }
+
+    /// See [`crate::Endpoint::retire`].
+    fn retire(&mut self, _connection: ConnId) {}
     /// Takes a request that the endpoint has checked.
     ///
     /// # Errors

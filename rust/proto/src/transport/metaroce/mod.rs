@@ -14,6 +14,7 @@ mod observe;
 pub(in crate::transport) mod path;
 mod receiver;
 mod repair;
+mod retire;
 mod sender;
 mod serials;
 pub(crate) mod settings;
@@ -190,6 +191,14 @@ impl Transport for MetaRoce {
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
 
+    fn has_settled(&self, connection: ConnId) -> bool {
+        self.has_settled(connection)
+    }
+
+    fn retire(&mut self, connection: ConnId) {
+        self.drop_paths(connection);
+    }
+
     fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let state = &mut self.connections[connection.index()];
         if state.failed {
@@ -198,7 +207,8 @@ impl Transport for MetaRoce {
         if state.in_flight == 0 {
             state.last_progress = now;
         }
-        if state.paths.is_empty() {
+        // Else they are made when it is its turn to send: of thousands that wait, few have sent yet.
+        if state.paths.is_empty() && (self.config.denied_planes != 0 || self.counts.is_kept()) {
             state.open_paths(&self.shape, &self.config);
         }
         if state.outbox.post(request).is_none() {

@@ -31,6 +31,9 @@ impl MetaRoce {
         if connection.failed || !connection.has_work(plane.index()) {
             return None;
         }
+        if connection.paths.is_empty() {
+            connection.open_paths(&self.shape, &self.config);
+        }
         let life = self.hint_life.max(PACED_LIFE * connection.pace);
         if connection.in_flight == 0 && now.since(connection.hint_at).0 > life {
             // [F8.small-start] [I23]
