@@ -2,7 +2,7 @@
 //! writes what arrives, and takes note of how entries end.
 
 use metaroce_engine::{Op, Wqe};
-use metaroce_proto::{Atomic, Placement};
+use metaroce_proto::{Atomic, Half, Placement};
 use metaroce_proto::{Completion, CompletionStatus, PostError, ReceiveRequest, WorkRequest};
 use metaroce_wire::{ConnId, HostId, Opcode, StreamId, Time};
 
@@ -85,22 +85,24 @@ impl Simulation {
         (self.hosts_of_ranks[rank] as usize, self.connections[rank][place_of(&self.connections[rank], peer)].1)
     }
 
-    /// Entry `wqe` is complete: with the last one of a connection, at both ends, its paths are of no use any more.
+    /// Entry `wqe` is complete: with the last one that a rank sends to a peer, what both know of the paths between them
+    /// in that direction is of no use any more.
     fn retire(&mut self, wqe: u32) {
         let program = self.engine.program();
         let (rank, entry) = (program.rank_of(wqe), program.wqe(wqe as usize));
-        if !entry.op.has_peer() {
+        if opcode(entry.op).is_none() {
             return;
         }
-        let at = |rank: u32, peer: u32| (rank as usize, place_of(&self.connections[rank as usize], peer));
-        let (own, other) = (at(rank, entry.peer), at(entry.peer, rank));
-        self.open[own.0][own.1] -= 1;
-        if self.open[own.0][own.1] > 0 || self.open[other.0][other.1] > 0 {
+        let at = place_of(&self.connections[rank as usize], entry.peer);
+        let open = &mut self.unsent[rank as usize][at];
+        *open -= 1;
+        if *open > 0 {
             return;
         }
-        let ends = [self.connection(rank as usize, entry.peer), self.connection(entry.peer as usize, rank)];
-        if ends.iter().all(|&(host, connection)| self.endpoints[host].has_settled(connection)) {
-            ends.iter().for_each(|&(host, connection)| self.endpoints[host].retire(connection));
+        let own = (self.connection(rank as usize, entry.peer), Half::Sending);
+        let other = (self.connection(entry.peer as usize, rank), Half::Receiving);
+        if [own, other].iter().all(|&((host, connection), half)| self.endpoints[host].has_settled(connection, half)) {
+            [own, other].iter().for_each(|&((host, connection), half)| self.endpoints[host].retire(connection, half));
         }
     }
 
@@ -117,7 +119,7 @@ impl Simulation {
             return;
         }
         self.engine.complete(wqe);
-        if !self.open.is_empty() {
+        if !self.unsent.is_empty() {
             self.retire(wqe);
         }
         if self.engine.unfinished() == 0 {

@@ -118,8 +118,9 @@ pub(crate) struct Simulation {
     pub sampler: Option<Sampler>,
     pub progress: Progress,
     pub connections: Connections,
-    /// Entries of each connection, in the order of `connections`, that are not complete; empty if none is retired.
-    pub open: Vec<Vec<u32>>,
+    /// Entries that each connection sends and has not completed, in the order of `connections`; empty if none is
+    /// retired.
+    pub unsent: Vec<Vec<u32>>,
     pub hosts_of_ranks: Vec<u32>,
     pub rank_of_host: Vec<u32>,
     /// Ports that send nothing now, by host, and from bit [`PAUSED`] on those that may send no data.

@@ -73,11 +73,7 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         sampler: Sampler::new(spec, &mut endpoints)?,
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
-        open: if retires(spec, &connections, planes * routes as usize) {
-            open_entries(&program, &connections)
-        } else {
-            Vec::new()
-        },
+        unsent: unsent(spec, &program, &connections, planes * routes as usize),
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
         engine: Engine::new(program),
         rank_of_host,
@@ -88,23 +84,24 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     })
 }
 
-/// Whether connections give their paths back when their work is over: where all of them would take much, in the one
-/// iteration of a run of which nobody asks for their state.
-fn retires(spec: &Spec, connections: &Connections, paths: usize) -> bool {
+/// Entries that each connection sends, where connections give their paths back when these are complete: where the paths
+/// of all would take much, in the one iteration of a run of which nobody asks for their state. Answers to requests
+/// are no entries, so there are to be none.
+fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usize) -> Vec<Vec<u32>> {
     let ends: usize = connections.iter().map(Vec::len).sum();
-    let once = spec.iterations == 1 && spec.warmup == 0;
-    once && spec.record_paths_ps.is_none() && 128 * ends * paths > MUCH
-}
-
-/// Entries of each connection.
-fn open_entries(program: &Program, connections: &Connections) -> Vec<Vec<u32>> {
-    let mut open: Vec<Vec<u32>> = connections.iter().map(|of_rank| vec![0; of_rank.len()]).collect();
-    for (rank, of_rank) in connections.iter().enumerate() {
-        for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
-            open[rank][of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
-        }
+    let once = spec.iterations == 1 && spec.warmup == 0 && spec.record_paths_ps.is_none();
+    let answered = |op| matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd | Op::Flush);
+    if !once || 128 * ends * paths <= MUCH || program.wqes().any(|wqe| answered(wqe.op)) {
+        return Vec::new();
     }
-    open
+    let of_rank = |(rank, of_rank): (usize, &Vec<(u32, ConnId)>)| {
+        let mut entries = vec![0; of_rank.len()];
+        for wqe in program.of_rank(rank).filter(|wqe| opcode(wqe.op).is_some()) {
+            entries[of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
+        }
+        entries
+    };
+    connections.iter().enumerate().map(of_rank).collect()
 }
 
 /// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level

@@ -43,6 +43,15 @@ pub enum Stage {
     Message,
 }
 
+/// A direction of a connection, as one of its ends sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// What this end sends.
+    Sending,
+    /// What the peer sends.
+    Receiving,
+}
+
 /// What a transport does for the endpoint of one host. See [`crate::Endpoint`] for the contract;
 /// methods of the same name have the same meaning.
 pub trait Transport {
@@ -54,12 +63,12 @@ pub trait Transport {
     fn crowd(&mut self, _connection: ConnId, _size: u32) {}
 
     /// See [`crate::Endpoint::has_settled`].
-    fn has_settled(&self, _connection: ConnId) -> bool {
+    fn has_settled(&self, _connection: ConnId, _half: Half) -> bool {
         false
     }
 
     /// See [`crate::Endpoint::retire`].
-    fn retire(&mut self, _connection: ConnId) {}
+    fn retire(&mut self, _connection: ConnId, _half: Half) {}
     /// Takes a request that the endpoint has checked.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ use self::hint::FairShare;
 use self::ledger::SACK_BITS;
 use super::cc::{Controller, Place};
 use super::ports::Ports;
-use super::{Stage, Stuck, Transport};
+use super::{Half, Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::telemetry::PathTable;
@@ -191,12 +191,12 @@ impl Transport for MetaRoce {
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
 
-    fn has_settled(&self, connection: ConnId) -> bool {
-        self.has_settled(connection)
+    fn has_settled(&self, connection: ConnId, half: Half) -> bool {
+        self.half_settled(connection, half)
     }
 
-    fn retire(&mut self, connection: ConnId) {
-        self.drop_paths(connection);
+    fn retire(&mut self, connection: ConnId, half: Half) {
+        self.drop_half(connection, half);
     }
 
     fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
