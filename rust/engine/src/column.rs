@@ -168,7 +168,7 @@ mod tests {
         let of = |most: u64| width(&Column::of([0, 1.min(most), most].into_iter()));
         let most = [0, 255, 256, 65_535, 65_536, u64::from(u32::MAX), 1 << 32];
         assert_eq!(most.map(of), [0, 1, 2, 2, 4, 4, 8]);
-        let offsets = Column::of((0..300).map(|i| i << 20));
+        let offsets = Column::of((0..300u32).map(|i| u64::from(i) << 20));
         assert_eq!((width(&offsets), offsets.get(299)), (2, 299 << 20));
     }
 }
