@@ -24,15 +24,16 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
 
 Payload is moved in the first iteration, warm-up included, and compared, or given back, as it is at the end of that.
 
-Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
-``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
-``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes]. A program may also have
-``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP: compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence,
-bit 1 unsignaled) and ``rkey`` u32, each for every entry; absent, they are 0. With ``rkey``, ``remote`` is an offset in
-that region of the peer, and the peer checks it. Regions are rows of ``region_rank`` u32, ``region_offset``
-``region_len`` u64, ``region_access`` u8 (bits: 1 write, 2 read, 4 atomics), numbered for each rank from 1 in their
-order; where there are any, region 0, all of a rank's memory, is closed to peers. Rows of ``deny_rank`` ``deny_peer``
-``deny_plane`` u32 take a plane out of use for what the rank sends to the peer.
+Columns are C-contiguous little-endian buffers, each asked for once and let go before the run: the program
+(`metaroce.collectives.Program`), and for payload either ``fill_rank`` u32, ``fill_offset`` ``fill_count``
+``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32, ``expect_offset`` ``expect_count`` ``expect_index`` u64, or
+``memory`` u8[ranks * memory_bytes]. A program may also have ``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP:
+compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence, bit 1 unsignaled) and ``rkey`` u32, each for every entry;
+absent, they are 0. With ``rkey``, ``remote`` is an offset in that region of the peer, and the peer checks it. Regions
+are rows of ``region_rank`` u32, ``region_offset`` ``region_len`` u64, ``region_access`` u8 (bits: 1 write, 2 read, 4
+atomics), numbered for each rank from 1 in their order; where there are any, region 0, all of a rank's memory, is closed
+to peers. Rows of ``deny_rank`` ``deny_peer`` ``deny_plane`` u32 take a plane out of use for what the rank sends to the
+peer.
 
 The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_ps``, ``iteration_start_ps`` and
 ``iteration_end_ps`` (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``,
@@ -53,6 +54,7 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 `metaroce.Result` says what they mean.
 """
 
+from collections.abc import Mapping
 from typing import Any, final
 
 import numpy as np
@@ -72,7 +74,9 @@ class Stop:
     def set(self) -> None:
         """End them, and all that will be given it."""
 
-def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]], stop: Stop | None = None) -> dict[str, Any]:
+def simulate(
+    spec: str, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
+) -> dict[str, Any]:
     """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C; with ``stop``, once that is set."""
 
 def defaults() -> str:

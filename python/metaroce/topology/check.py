@@ -34,16 +34,21 @@ def _bad_ends(fabric: Fabric) -> list[str]:
     if found:
         return found
     for a, b in zip(fabric.a, fabric.b, strict=True):
-        cable = f"cable {fabric.node_name(a)} - {fabric.node_name(b)}"
-        if a == b:
-            found.append(f"{cable} ends where it starts")
-        elif max(a, b) < fabric.hosts:
-            found.append(f"{cable} joins two hosts; one end must be a switch")
-        elif min(a, b) >= fabric.hosts:
-            planes = {fabric.switch_planes[node - fabric.hosts] for node in (a, b)}
-            if len(planes) > 1:
-                found.append(f"{cable} joins planes {min(planes)} and {max(planes)}; planes must be disjoint")
+        if wrong := _bad_cable(fabric, min(a, b), max(a, b)):
+            found.append(f"cable {fabric.node_name(a)} - {fabric.node_name(b)} {wrong}")
     return found
+
+
+def _bad_cable(fabric: Fabric, low: int, high: int) -> str:
+    if low == high:
+        return "ends where it starts"
+    if high < fabric.hosts:
+        return "joins two hosts; one end must be a switch"
+    if low >= fabric.hosts:
+        planes = sorted(fabric.switch_planes[node - fabric.hosts] for node in (low, high))
+        if planes[0] != planes[1]:
+            return f"joins planes {planes[0]} and {planes[1]}; planes must be disjoint"
+    return ""
 
 
 def _bad_speeds(fabric: Fabric) -> list[str]:

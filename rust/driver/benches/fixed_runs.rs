@@ -138,7 +138,7 @@ const RUNS: [(&str, Make); 7] = [
 
 /// Everything before the first event, the program not counted.
 #[inline(never)]
-fn set_up<'a>(spec: &'a Spec, data: &Data) -> Run<'a> {
+fn set_up<'a>(spec: &'a Spec, data: Data) -> Run<'a> {
     black_box(Run::new(spec, data).expect("a valid run"))
 }
 

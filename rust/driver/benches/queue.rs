@@ -26,11 +26,11 @@ fn hold(c: &mut Criterion) {
     group.throughput(Throughput::Elements(1));
     for pending in [1_000, 10_000, 100_000] {
         group.bench_function(BenchmarkId::from_parameter(pending), |b| {
-            let (mut queue, mut distances) = (EventQueue::new(12), Distances(1));
+            let (mut queue, mut distances) = (EventQueue::new(12, 12), Distances(1));
             (0..pending).for_each(|event| queue.push(Time(distances.next()), event));
             // Until the mix of distances is that of a run.
             let mut hold = || {
-                let (now, event) = queue.pop().expect("as many are pushed as popped");
+                let (now, event) = queue.pop(Time::NEVER).expect("as many are pushed as popped");
                 queue.push(Time(now.0 + distances.next()), event);
             };
             (0..4 * pending).for_each(|_| hold());

@@ -20,7 +20,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// As for [`crate::simulate`].
-    pub fn new(spec: &'a Spec, data: &Data) -> Result<Run<'a>, DriverError> {
+    pub fn new(spec: &'a Spec, data: Data) -> Result<Run<'a>, DriverError> {
         Ok(Run { spec, simulation: world::build(spec, data)? })
     }
 

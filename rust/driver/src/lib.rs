@@ -29,7 +29,7 @@ pub use telemetry::{ConnectionTable, PathTable, Tables};
 ///
 /// # Errors
 /// [`DriverError::Config`] names the field that is refused, its value and what is allowed.
-pub fn simulate(spec: &Spec, data: &Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
+pub fn simulate(spec: &Spec, data: Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
     let mut simulation = world::build(spec, data)?;
     match spec.threads {
         1 => simulation.run(interrupted)?,

@@ -250,11 +250,13 @@ fn verdict(reports: Vec<Report>, limit: Time) -> Result<Time, (Ending, Time)> {
 /// # Errors
 /// [`DriverError::Config`] where that cannot be done or does not pay.
 pub(crate) fn run(
-    simulation: Simulation,
+    mut simulation: Simulation,
     spec: &Spec,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Simulation, DriverError> {
     check(&simulation, spec)?;
+    // It would look into other parts.
+    simulation.unsent = Vec::new();
     let mut parts = divide(simulation, spec).into_iter();
     let shared = Shared::new(parts.len());
     let (shared, own) = (&shared, parts.next());
@@ -326,7 +328,7 @@ fn divide(mut simulation: Simulation, spec: &Spec) -> Vec<Simulation> {
             .for_each(|host| std::mem::swap(&mut of.endpoints[host], &mut endpoints[host]));
         let ranks = spec.hosts_of_ranks.iter().enumerate();
         let foreign =
-            ranks.filter(|&(_, &host)| !own(host as usize)).map(|(rank, _)| program.of_rank(rank).len()).sum();
+            ranks.filter(|&(_, &host)| !own(host as usize)).map(|(rank, _)| program.of_rank(rank).count()).sum();
         let out = (0..parts).map(|_| Vec::new()).collect();
         of.part = Some(Part { index, of_node: of_node.clone(), out, foreign });
     };

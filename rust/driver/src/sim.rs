@@ -118,6 +118,9 @@ pub(crate) struct Simulation {
     pub sampler: Option<Sampler>,
     pub progress: Progress,
     pub connections: Connections,
+    /// Entries that each connection sends and has not completed, in the order of `connections`; empty if none is
+    /// retired.
+    pub unsent: Vec<Vec<u32>>,
     pub hosts_of_ranks: Vec<u32>,
     pub rank_of_host: Vec<u32>,
     /// By host: ports of which it is known when they will be free, and from bit [`PAUSED`] on those that may send no

@@ -266,7 +266,7 @@ pub struct Inject {
 #[derive(Clone, Debug)]
 pub struct Data<'a> {
     /// The program.
-    pub program: Columns<'a>,
+    pub program: Columns,
     /// Inputs to write before each iteration.
     pub fills: Vec<Fill>,
     /// Outputs to check in the end.

@@ -19,6 +19,9 @@ use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 
+/// State of paths, bytes, that is worth giving back.
+const MUCH: usize = 64 << 20;
+
 /// Memory of runs with payload that are over: as many as there ever were at once. No effect on results.
 static KEPT: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
 
@@ -39,12 +42,12 @@ fn kept(bytes: usize) -> Option<Memory> {
 }
 
 /// Builds a run that has not started.
-pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
+pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverError> {
     let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
     let fabric = spec.fabric.lower(spec.seed, spec.loss, longest_packet(spec))?;
     let mut fabric = Fabric::new(&fabric).map_err(|e| refused(&e))?;
-    let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
-    check(spec, data, &program)?;
+    let program = Program::new(std::mem::take(&mut data.program), spec.memory_bytes).map_err(|e| refused(&e))?;
+    check(spec, &data, &program)?;
     if spec.fabric.balance == Balance::Pinned {
         fabric.pin(&demands(spec, &program));
     }
@@ -54,14 +57,14 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
     let mut endpoints: Vec<Endpoint> =
         environments(spec, &fabric).map(|environment| Endpoint::new(&spec.transport, environment)).collect();
     check_operations(spec, &program, &endpoints)?;
-    register(spec, data, &mut endpoints)?;
+    register(spec, &data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);
-    deny(spec, data, &connections, &mut endpoints)?;
+    deny(spec, &data, &connections, &mut endpoints)?;
     let mut rank_of_host = vec![u32::MAX; hosts];
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
     }
-    let wqes = if spec.record_wqes { program.wqes().len() } else { 0 };
+    let wqes = if spec.record_wqes { program.len() } else { 0 };
     Ok(Simulation {
         queue: queue(spec, &fabric),
         packets: Packets::default(),
@@ -79,6 +82,7 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         verify: verify(spec, data)?,
         verified: None,
         part: None,
+        unsent: unsent(spec, &program, &connections, planes * routes as usize),
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
         engine: Engine::new(Arc::new(program)),
         rank_of_host,
@@ -100,7 +104,7 @@ pub(crate) fn environments(spec: &Spec, fabric: &Fabric) -> impl Iterator<Item =
 
 /// The same run once more, not started either and without endpoints, to be a part of it.
 pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
-    let wqes = if spec.record_wqes { of.engine.program().wqes().len() } else { 0 };
+    let wqes = if spec.record_wqes { of.engine.program().len() } else { 0 };
     Simulation {
         queue: queue(spec, &of.fabric),
         packets: Packets::default(),
@@ -124,12 +128,33 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         pause: of.pause,
         window: of.window,
         far_state: of.far_state,
+        unsent: Vec::new(),
         part: None,
     }
 }
 
 /// What a wheel spans, ps: delays of links and full queues. What is due later waits in a heap.
 const WHEEL_PS: u64 = 1 << 23;
+
+/// Entries that each connection sends, where connections give their paths back when these are complete: where the paths
+/// of all would take much, in the one iteration of a run of which nobody asks for their state. Answers to requests
+/// are no entries, so there are to be none.
+fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usize) -> Vec<Vec<u32>> {
+    let ends: usize = connections.iter().map(Vec::len).sum();
+    let once = spec.iterations == 1 && spec.warmup == 0 && spec.record_paths_ps.is_none();
+    let answered = |op| matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd | Op::Flush);
+    if !once || 128 * ends * paths <= MUCH || program.wqes().any(|wqe| answered(wqe.op)) {
+        return Vec::new();
+    }
+    let of_rank = |(rank, of_rank): (usize, &Vec<(u32, ConnId)>)| {
+        let mut entries = vec![0; of_rank.len()];
+        for wqe in program.of_rank(rank).filter(|wqe| opcode(wqe.op).is_some()) {
+            entries[of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
+        }
+        entries
+    };
+    connections.iter().enumerate().map(of_rank).collect()
+}
 
 /// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level
 /// cache. Measured: below that, looking ahead costs more than it brings.
@@ -246,7 +271,7 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
     }
 }
 
-fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
+fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     let Some(payload) = &spec.payload else {
         return Ok(None);
     };
@@ -271,8 +296,8 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     Ok(Some(Verify {
         memory,
         pattern: Pattern::new(dtype, ranks as u32),
-        fills: data.fills.clone(),
-        expects: data.expects.clone(),
+        fills: data.fills,
+        expects: data.expects,
         flip_at: spec.inject.map_or(0, |i| i.flip_byte_at),
         placements: 0,
         result: None,
@@ -283,7 +308,7 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Refuses operations that the transport does not have.
 fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> Result<(), DriverError> {
     let has = |op: Op| opcode(op).is_none_or(|opcode| endpoints.iter().all(|e| e.supports(opcode)));
-    let Some(i) = program.wqes().iter().position(|wqe| !has(wqe.op)) else {
+    let Some(i) = program.wqes().position(|wqe| !has(wqe.op)) else {
         return Ok(());
     };
     let transport = match &spec.transport {
@@ -291,7 +316,7 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
         TransportConfig::RoceV2(_) => "rocev2",
         TransportConfig::Mrc(_) => "mrc",
     };
-    let name = Op::ALL[program.wqes()[i].op as usize].1;
+    let name = Op::ALL[program.wqe(i).op as usize].1;
     let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
     Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))
 }
@@ -395,7 +420,7 @@ pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
 fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
     let mut bytes = BTreeMap::new();
     for rank in 0..program.ranks() {
-        for wqe in program.of_rank(rank).iter().filter(|wqe| wqe.op.has_peer()) {
+        for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
             let own = HostId(spec.hosts_of_ranks[rank]);
             let peer = HostId(spec.hosts_of_ranks[wqe.peer as usize]);
             let (out, back) = match wqe.op {
@@ -416,10 +441,10 @@ pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
 // [F10.state-of-a-pair]
 /// Opens a connection for each pair of ranks that the program makes talk.
 fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
-    let mut connections = vec![Vec::new(); program.ranks()];
+    let mut connections: Connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).iter().filter(|w| w.op.has_peer());
+        let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
         let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
         peers.sort_unstable();
         peers.dedup();
@@ -427,22 +452,22 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     }
     pairs.sort_unstable();
     pairs.dedup();
-    let mut bound = Vec::new();
     for (a, b) in pairs {
         let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
         endpoints[host_b as usize].bind(at_b, at_a);
-        bound.push((host_a as usize, at_a, host_b as usize));
-        bound.push((host_b as usize, at_b, host_a as usize));
         connections[a as usize].push((b, at_a));
         connections[b as usize].push((a, at_b));
     }
-    for (host, connection, peer) in bound {
-        let size = endpoints[peer].connections();
-        endpoints[host].crowd(connection, size);
+    let host = |rank: usize| spec.hosts_of_ranks[rank] as usize;
+    for (rank, list) in connections.iter_mut().enumerate() {
+        for &(peer, connection) in &*list {
+            let size = endpoints[host(peer as usize)].connections();
+            endpoints[host(rank)].crowd(connection, size);
+        }
+        list.sort_unstable();
     }
-    connections.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
     connections
 }

@@ -31,7 +31,7 @@ pub use config::{
 pub use counters::Counters;
 pub use endpoint::Endpoint;
 pub use telemetry::{ConnectionSample, Health, PathCounts, PathSample, Sample};
-pub use transport::Stage;
+pub use transport::{Half, Stage};
 pub use verbs::{
     Access, Atomic, Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
     WorkRequest,

@@ -14,6 +14,7 @@ mod observe;
 pub(in crate::transport) mod path;
 mod receiver;
 mod repair;
+mod retire;
 mod sender;
 mod serials;
 pub(crate) mod settings;
@@ -31,7 +32,7 @@ use self::hint::FairShare;
 use self::ledger::SACK_BITS;
 use super::cc::{Controller, Place};
 use super::ports::Ports;
-use super::{Stage, Stuck, Transport};
+use super::{Half, Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::reciprocal::Reciprocal;
@@ -228,6 +229,14 @@ impl Transport for MetaRoce {
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
 
+    fn has_settled(&self, connection: ConnId, half: Half) -> bool {
+        self.half_settled(connection, half)
+    }
+
+    fn retire(&mut self, connection: ConnId, half: Half) {
+        self.drop_half(connection, half);
+    }
+
     fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
         let state = &mut self.connections[connection.index()];
         if state.failed {
@@ -236,7 +245,8 @@ impl Transport for MetaRoce {
         if state.in_flight == 0 {
             state.last_progress = now;
         }
-        if state.paths.is_empty() {
+        // Else they are made when it is its turn to send: of thousands that wait, few have sent yet.
+        if state.paths.is_empty() && (self.shared.config.denied_planes != 0 || self.shared.counts.is_kept()) {
             state.open_paths(&self.shared.shape, &self.shared.config);
         }
         if state.outbox.post(request).is_none() {

@@ -38,6 +38,9 @@ impl Shared {
             return None;
         }
         if connection.in_flight == 0 {
+            if connection.paths.is_empty() {
+                connection.open_paths(&self.shape, &self.config);
+            }
             self.forget_old_hint(now, connection);
         // [F8.two-windows] [F10.one-controller] [I19]
         } else if connection.in_flight + u64::from(self.shape.mtu) > connection.window {
