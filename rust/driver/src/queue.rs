@@ -2,8 +2,9 @@
 //!
 //! Events at the same time pop in the order of their names, whoever pushed them and when: what the order is does not
 //! depend on how a run is divided. Near events are 8 bytes, their offset in a bucket of the wheel above their name, and
-//! lie unsorted until their bucket becomes current; far events wait in a heap. Buckets are chains of chunks, a cache
-//! line each, from one free list, so that what is pending, not the wheel, decides how much cache is used.
+//! lie unsorted until their bucket is opened, a few events before the first of them is due, so that there is always
+//! something to look ahead at; far events wait in a heap. Buckets are chains of chunks, a cache line each, from one free
+//! list, so that what is pending, not the wheel, decides how much cache is used.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,6 +20,10 @@ pub const MAX_SHIFT: u32 = u64::BITS - NAME_BITS;
 pub const MAX_BUCKET_BITS: u32 = 15;
 const SUMMARY: usize = 1 << (MAX_BUCKET_BITS - 12);
 const CHUNK: usize = 7;
+/// So many events lie open, if they are due soon. Ours: what memory takes to answer, and a few more.
+const OPEN: usize = 16;
+/// Soon, in buckets. What is pushed into an open bucket is sorted in, so that not too much of the wheel may be.
+const SOON: u64 = 32;
 const NIL: u32 = u32::MAX;
 const NAME: u64 = (1 << NAME_BITS) - 1;
 
@@ -30,16 +35,26 @@ struct Chunk {
     len: u32,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    time: Time,
+    name: u64,
+}
+
 /// Pending events.
 #[derive(Debug)]
 pub struct EventQueue {
     /// Bucket width is 2^shift ps.
     shift: u32,
-    /// Events of the current bucket, and the first of them that has not popped.
-    current: Vec<u64>,
+    /// Events of the open buckets, and the first of them that has not popped.
+    due: Vec<Due>,
     next: usize,
-    /// Number of the current bucket since time 0.
+    /// The first of those that have been opened since that was last asked.
+    fresh: usize,
+    /// Number of the last open bucket since time 0.
     cursor: u64,
+    /// To sort a bucket in.
+    bucket: Vec<u64>,
     /// Their number, a power of two, less one.
     mask: usize,
     heads: Box<[u32]>,
@@ -59,9 +74,11 @@ impl EventQueue {
         assert!(shift <= MAX_SHIFT && (6..=MAX_BUCKET_BITS).contains(&bits), "2^{bits} buckets of 2^{shift} ps");
         EventQueue {
             shift,
-            current: Vec::new(),
+            due: Vec::new(),
             next: 0,
+            fresh: 0,
             cursor: 0,
+            bucket: Vec::new(),
             mask: (1 << bits) - 1,
             heads: vec![NIL; 1 << bits].into(),
             occupied: vec![0; 1 << (bits - 6)].into(),
@@ -90,14 +107,15 @@ impl EventQueue {
         (time.0 & ((1 << self.shift) - 1)) << NAME_BITS | name
     }
 
-    /// Adds an event of the current bucket, or beyond the wheel.
+    /// Adds an event of an open bucket, or beyond the wheel.
     #[cold]
     #[inline(never)]
     fn push_aside(&mut self, time: Time, name: u64) {
         if time.0 >> self.shift <= self.cursor {
-            let key = self.key(time, name);
-            let at = self.next + self.current[self.next..].partition_point(|&k| k < key);
-            self.current.insert(at, key);
+            let event = Due { time, name };
+            let at = self.next + self.due[self.next..].partition_point(|&other| other < event);
+            self.due.insert(at, event);
+            self.fresh = self.due.len();
         } else {
             self.far.push(Reverse(u128::from(time.0) << u64::BITS | u128::from(name)));
         }
@@ -138,51 +156,54 @@ impl EventQueue {
     /// The next event, if it is due by `last`.
     #[inline]
     pub fn pop(&mut self, last: Time) -> Option<(Time, u64)> {
-        if self.next == self.current.len() && !self.advance(last) {
-            return None;
+        if self.due.len() - self.next < OPEN {
+            self.refill(last);
         }
-        let key = self.current[self.next];
-        let time = self.time(self.cursor, key);
+        let &Due { time, name } = self.due.get(self.next)?;
         if time > last {
             return None;
         }
         self.next += 1;
-        Some((time, key & NAME))
+        Some((time, name))
     }
 
     /// When the next event is due. Moves nothing, so that what is pushed next may still come before it.
     pub fn next_time(&self) -> Option<Time> {
-        if let Some(&key) = self.current.get(self.next) {
-            return Some(self.time(self.cursor, key));
+        if let Some(event) = self.due.get(self.next) {
+            return Some(event.time);
         }
         let near = self.next_occupied().and_then(|bucket| {
             let first = self.chunks.get(self.heads[bucket as usize & self.mask] as usize);
             let chain = std::iter::successors(first, |chunk| self.chunks.get(chunk.next as usize));
             let keys = chain.flat_map(|chunk| &chunk.events[..chunk.len as usize]);
-            keys.min().map(|&key| self.time(bucket, key))
+            keys.min().map(|&key| self.event(bucket, key).time)
         });
-        let far = self.far.peek().map(|&Reverse(event)| Time((event >> u64::BITS) as u64));
-        near.into_iter().chain(far).min()
+        near.into_iter().chain(self.first_far()).min()
     }
 
     #[inline]
-    const fn time(&self, bucket: u64, key: u64) -> Time {
-        Time(bucket << self.shift | key >> NAME_BITS)
+    const fn event(&self, bucket: u64, key: u64) -> Due {
+        Due { time: Time(bucket << self.shift | key >> NAME_BITS), name: key & NAME }
     }
 
-    /// The name of the event that will pop `ahead` pops from now, if it is in the current bucket.
+    fn first_far(&self) -> Option<Time> {
+        self.far.peek().map(|&Reverse(event)| Time((event >> u64::BITS) as u64))
+    }
+
+    /// The names of events that are due soon, in their order, and have not been shown before.
     #[inline]
-    pub fn peek(&self, ahead: usize) -> Option<u64> {
-        self.current.get(self.next + ahead).map(|key| key & NAME)
+    pub fn fresh(&mut self) -> impl Iterator<Item = u64> + '_ {
+        let from = std::mem::replace(&mut self.fresh, self.due.len());
+        self.due[from..].iter().map(|event| event.name)
     }
 
-    /// Whether no event of the current bucket has popped but one.
+    /// Whether there are any.
     #[inline]
-    pub const fn has_opened(&self) -> bool {
-        self.next == 1
+    pub const fn has_fresh(&self) -> bool {
+        self.fresh < self.due.len()
     }
 
-    /// Shows the names of events that follow those of the current bucket, not all of them and in no order.
+    /// Shows the names of events that follow those of the open buckets, not all of them and in no order.
     #[inline]
     pub fn coming(&self, mut show: impl FnMut(u64)) {
         let Some(bucket) = self.next_occupied() else { return };
@@ -194,32 +215,42 @@ impl EventQueue {
         }
     }
 
-    /// Moves on to the next bucket that holds something. False if none begins by `last`.
+    /// Opens buckets until enough events lie open: the next one if it begins by `last`, others if they are due soon.
     #[inline(never)]
-    fn advance(&mut self, last: Time) -> bool {
-        let near = self.next_occupied();
-        let far = self.far.peek().map(|&Reverse(key)| (key >> u64::BITS) as u64 >> self.shift);
-        let Some(bucket) = near.into_iter().chain(far).min().filter(|bucket| bucket << self.shift <= last.0) else {
-            return false;
-        };
-        self.current.clear();
-        (self.next, self.cursor) = (0, bucket);
-        if near == Some(self.cursor) {
-            self.open(self.cursor as usize & self.mask);
+    fn refill(&mut self, last: Time) {
+        loop {
+            let near = self.next_occupied();
+            let far = self.first_far().map(|time| time.0 >> self.shift);
+            let Some(bucket) = near.into_iter().chain(far).min() else { return };
+            let begins = match self.due.get(self.next) {
+                Some(event) => bucket <= (event.time.0 >> self.shift) + SOON,
+                None => bucket << self.shift <= last.0,
+            };
+            if !begins {
+                return;
+            }
+            self.due.drain(..self.next);
+            self.fresh = self.fresh.saturating_sub(self.next);
+            (self.next, self.cursor) = (0, bucket);
+            if near == Some(bucket) {
+                self.open(bucket as usize & self.mask);
+            }
+            if far == Some(bucket) {
+                self.open_far();
+            }
+            if self.due.len() >= OPEN {
+                return;
+            }
         }
-        if far == Some(self.cursor) {
-            self.open_far();
-        }
-        self.current.sort_unstable();
-        true
     }
 
-    /// Moves a bucket's events to `current` and its chunks to the free list.
+    /// Moves a bucket's events, sorted, to those that lie open, and its chunks to the free list.
     #[inline]
     fn open(&mut self, slot: usize) {
         let mut at = self.heads[slot];
+        self.bucket.clear();
         while let Some(chunk) = self.chunks.get_mut(at as usize) {
-            self.current.extend_from_slice(&chunk.events[..chunk.len as usize]);
+            self.bucket.extend_from_slice(&chunk.events[..chunk.len as usize]);
             let next = chunk.next;
             chunk.next = self.free;
             self.free = at;
@@ -228,9 +259,13 @@ impl EventQueue {
         self.heads[slot] = NIL;
         self.occupied[slot / 64] &= !(1 << (slot % 64));
         self.summary[slot / 4096] &= !(u64::from(self.occupied[slot / 64] == 0) << (slot / 64 % 64));
+        self.bucket.sort_unstable();
+        let (cursor, shift) = (self.cursor, self.shift);
+        let event = |&key: &u64| Due { time: Time(cursor << shift | key >> NAME_BITS), name: key & NAME };
+        self.due.extend(self.bucket.iter().map(event));
     }
 
-    /// Moves far events whose bucket has become current there.
+    /// Moves far events whose bucket is the last open one there.
     #[cold]
     fn open_far(&mut self) {
         while let Some(&Reverse(event)) = self.far.peek() {
@@ -239,8 +274,9 @@ impl EventQueue {
                 break;
             }
             self.far.pop();
-            self.current.push(self.key(time, event as u64));
+            self.due.push(Due { time, name: event as u64 });
         }
+        self.due.sort_unstable();
     }
 
     #[inline]

@@ -4,11 +4,13 @@
 //! engine started is posted, each free port with something to send has pulled a packet, and the
 //! timer stands at the endpoint's next timeout.
 
+use std::collections::VecDeque;
+
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory};
 use metaroce_fabric::{End, Fabric, MAX_PLANES, Step, Target};
 use metaroce_proto::{Endpoint, Stage};
-use metaroce_wire::{Class, HostId, PlaneId, Time};
+use metaroce_wire::{Class, HostId, PlaneId, Time, prefetch};
 
 use crate::event::{self, Kind};
 use crate::packets::Packets;
@@ -24,12 +26,8 @@ pub(crate) const PAUSED: u32 = 1 << MAX_PLANES;
 /// Planes take three bits of a port's number.
 const PLANE_BITS: u32 = MAX_PLANES.trailing_zeros();
 
-/// How many events ahead the state that one will touch is asked for: the connection at a host; the path there, or the
-/// port of a switch; and the message.
-const AHEAD: [(usize, Stage); 3] = [(2, Stage::Message), (4, Stage::Path), (7, Stage::Connection)];
-
-/// The same for the body of a packet at a host, from which those are read.
-const BODY_AHEAD: usize = 10;
+/// Which of the next events at hosts the state is asked for: the message of the first, and so on.
+const STAGES: [Stage; 3] = [Stage::Message, Stage::Path, Stage::Connection];
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -139,6 +137,8 @@ pub(crate) struct Simulation {
     pub window: u64,
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
+    /// Names of the next events at hosts, for that.
+    pub upcoming: VecDeque<u64>,
     /// Which part of the run this is, if it has been divided.
     pub part: Option<Part>,
 }
@@ -176,7 +176,12 @@ impl Simulation {
     /// Runs to the end of the instant `pause`.
     pub(crate) fn proceed(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
         while let Some((now, name)) = self.queue.pop(self.pause) {
-            self.look_ahead();
+            if self.queue.has_fresh() {
+                self.look_ahead();
+            }
+            if self.far_state {
+                self.look_further(name);
+            }
             if let Some(slot) = event::arriving(name) {
                 self.progress.note(now, name);
                 self.arrive(now, slot);
@@ -240,43 +245,46 @@ impl Simulation {
         Ok(next <= self.limit.min(self.last_instant()))
     }
 
-    /// Asks for what the next events will touch. No effect on results.
-    #[inline]
-    fn look_ahead(&self) {
-        if self.queue.has_opened() {
-            self.queue.coming(|name| {
-                if let Some(slot) = event::arriving(name) {
-                    self.packets.prefetch_envelope(slot);
+    /// Asks for what the next events will touch: packets of those that follow the open ones, and if there is too much
+    /// of it for the cache, ports and bodies of the open ones. No effect on results.
+    fn look_ahead(&mut self) {
+        self.queue.coming(|name| {
+            if let Some(slot) = event::arriving(name) {
+                self.packets.prefetch_envelope(slot);
+            }
+        });
+        for name in self.queue.fresh().filter(|_| self.far_state) {
+            let Some(slot) = event::arriving(name) else {
+                self.upcoming.push_back(name);
+                continue;
+            };
+            let (envelope, _) = self.packets.get(slot);
+            match self.fabric.end(envelope) {
+                End::Host(host) => {
+                    prefetch(&self.endpoints[host.index()]);
+                    self.packets.prefetch_body(slot);
+                    self.upcoming.push_back(name);
                 }
-            });
-        }
-        if self.far_state {
-            self.look_further();
+                End::Switch => self.fabric.prefetch_port(envelope),
+                End::Nowhere => {}
+            }
         }
     }
 
-    /// The same for state that does not fit the cache.
+    /// The event `name` at a host is due: asks for what the next ones at hosts will touch.
     #[inline]
-    fn look_further(&self) {
-        if let Some(slot) = self.queue.peek(BODY_AHEAD).and_then(event::arriving)
-            && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
-        {
-            self.packets.prefetch_body(slot);
+    fn look_further(&mut self, name: u64) {
+        if self.upcoming.front() != Some(&name) {
+            return;
         }
-        for (ahead, stage) in AHEAD {
-            let Some(name) = self.queue.peek(ahead) else { return };
-            let Some(slot) = event::arriving(name) else {
-                if let (Kind::PortFree, port) = event::kind(name) {
-                    let (host, plane) = port_of(port);
-                    self.endpoints[host].prefetch_port(plane, stage);
-                }
-                continue;
-            };
-            let (envelope, body) = self.packets.get(slot);
-            match self.fabric.end(envelope) {
-                End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
-                End::Switch if stage == Stage::Path => self.fabric.prefetch_port(envelope),
-                End::Switch | End::Nowhere => {}
+        self.upcoming.pop_front();
+        for (&name, stage) in self.upcoming.iter().zip(STAGES) {
+            if let Some(slot) = event::arriving(name) {
+                let (envelope, body) = self.packets.get(slot);
+                self.endpoints[envelope.dst.index()].prefetch(body, stage);
+            } else if let (Kind::PortFree, port) = event::kind(name) {
+                let (host, plane) = port_of(port);
+                self.endpoints[host].prefetch_port(plane, stage);
             }
         }
     }

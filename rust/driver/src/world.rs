@@ -1,6 +1,6 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -74,6 +74,7 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         on_error: spec.on_error,
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
+        upcoming: VecDeque::new(),
         far_state: far_state(&connections, planes * routes as usize, &fabric),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
         pause: Time::ZERO,
@@ -128,6 +129,7 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         pause: of.pause,
         window: of.window,
         far_state: of.far_state,
+        upcoming: VecDeque::new(),
         unsent: Vec::new(),
         part: None,
     }
