@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from . import flow
 from .collectives import Array, Program
 from .engine import Collective
 from .errors import ConfigError, SimulationDeadlocked, SimulationStalled
@@ -25,9 +26,12 @@ from .units import ELEMENT_BYTES
 def run(scenario: Scenario) -> Result:
     """Run to the end; raises `ConfigError` for what the core refuses, `SimulationStalled` when nothing can move.
 
-    A checked run of several iterations is timed without payload, then checked by one more iteration with payload.
+    A checked run of several iterations is timed without payload, then checked by one more iteration with payload. With
+    flow fidelity times are estimates (`metaroce.flow`), and there is no payload.
     """
     program = scenario.program()
+    if scenario.fidelity == "flow":
+        return _result(scenario, program, _estimate(scenario, program))
     note = scenario.check_note(program) if scenario.check else None
     checked = scenario.check and note is None
     once = scenario.iterations == 1 and scenario.warmup == 0
@@ -111,6 +115,8 @@ class _Tensors:
         """Place the arrays in the ranks' memory, run, and read the results."""
         workload = Collective(kind=self.kind, dtype=self.dtype, count=count)
         scenario = Scenario(**{"ranks": self.ranks, **fields, "workload": workload})
+        if scenario.fidelity != "packet":
+            raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: tensors are moved")
         if scenario.rank_count != self.ranks or scenario.iterations + scenario.warmup != 1:
             raise ConfigError("ranks, iterations, warmup: are set by the tensors, one rank each, one iteration")
         program = scenario.program()
@@ -138,6 +144,8 @@ def run_on(memory: Array, scenario: Scenario, program: Program, **spec: Any) -> 
 
     ``spec`` replaces keys of the specification.
     """
+    if scenario.fidelity != "packet":
+        raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: memory is moved")
     return _simulate(scenario, program, {"memory": memory}, spec)
 
 
@@ -181,3 +189,15 @@ def _simulate(
         return _core.simulate(json.dumps(spec), columns)
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
+
+
+def _estimate(scenario: Scenario, program: Program) -> dict[str, Any]:
+    from . import _core
+
+    fabric = scenario.topology.fabric
+    columns = program.columns() | flow.columns(fabric, scenario.hosts_of_ranks())
+    try:
+        raw = _core.estimate(json.dumps(flow.spec(scenario, program.memory_bytes)), fabric.hosts, columns)
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
+    return {"wrong": None, "checked": 0, "plane_bytes": [], "plane_bins": [], **raw}

@@ -1,4 +1,6 @@
-//! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
+//! `metaroce._core`: conversions between Python and `metaroce_driver` or `metaroce_flow`, and nothing else.
+
+mod flow;
 
 use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
 use metaroce_engine::Columns;
@@ -288,6 +290,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(flow::estimate, module)?)?;
     module.add_function(wrap_pyfunction!(defaults, module)?)?;
     module.add_function(wrap_pyfunction!(profiles, module)?)
 }
