@@ -43,7 +43,14 @@ def placed(transport: str, sizes: list[int], pause_us: int, loss: float, seed: i
     gap = pause_us * 10**6
     workload = Flows(writes=[(0, 1, size, k * gap) for k, size in enumerate(sizes)])
     scenario = mr.Scenario(
-        topology=TOPOLOGY, ranks=2, transport=transport, workload=workload, loss=loss, seed=seed, record_wqes=True, fidelity=fidelity
+        topology=TOPOLOGY,
+        ranks=2,
+        transport=transport,
+        workload=workload,
+        loss=loss,
+        seed=seed,
+        record_wqes=True,
+        fidelity=fidelity,
     )
     at = mr.run(scenario).wqe_placed_ps
     return at.astype(np.int64) - np.arange(len(sizes)) * gap
@@ -76,7 +83,9 @@ def added(times: list[np.ndarray], fluid: np.ndarray, goodput: float, idle: floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--transport", action="append", choices=TRANSPORTS, help="only these; the others stay as they are")
+    parser.add_argument(
+        "--transport", action="append", choices=TRANSPORTS, help="only these; the others stay as they are"
+    )
     parser.add_argument("--out", default=str(Path(__file__).parents[1] / "python" / "metaroce" / "flow_curves.json"))
     arguments = parser.parse_args()
     messages = 100 if arguments.quick else 2000
@@ -95,13 +104,21 @@ def main() -> None:
             factors.append(rate_factor(times, fluid) if unit == "rtt" else 1.0)
             rows = added(times, fluid, factors[-1], idle)
             table.append((rows / rtt).round(4).tolist() if unit == "rtt" else rows.round().astype(int).tolist())
-        tables[name] = {"loss": losses, "unit": unit, "rate_factor": [round(f, 4) for f in factors], "bdp": SIZES, "added": table}
+        tables[name] = {
+            "loss": losses,
+            "unit": unit,
+            "rate_factor": [round(f, 4) for f in factors],
+            "bdp": SIZES,
+            "added": table,
+        }
         print(f"{name}: {tables[name]['rate_factor']}, {time.time() - begun:.0f} s", flush=True)
         write(out, messages, tables)
 
 
 def write(out: Path, messages: int, tables: dict[str, object]) -> None:
-    about = f"python benches/make_flow_curves.py; {TOPOLOGY}, one connection, {messages} messages a size, loss per packet"
+    about = (
+        f"python benches/make_flow_curves.py; {TOPOLOGY}, one connection, {messages} messages a size, loss per packet"
+    )
     document = {"about": about, "bdp_packets": BDP_PACKETS, "ranks": RANKS, "transports": tables}
     text = json.dumps(document)
     for mark in ("]], ", "}, "):

@@ -51,10 +51,10 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 `metaroce.Result` says what they mean.
 
 `estimate` is the same at flow level. Its JSON object is ``{"seed", "planes", "transport", "memory_bytes", "iterations",
-"ecmp"?, "warmup"?, "time_limit_ps"?, "record_wqes"?, "curve"?: {"rate_factor": 0.9, "bdp": [], "ranks": [], "added": [[]],
-"unit": "rtt" | "ps", "bdp_packets": [100, 400]}}`` (`metaroce.flow`), its columns the program's and ``switch_plane``
-``switch_tier`` u32, ``link_a`` ``link_b`` u32, ``link_rate_bps`` ``link_delay_ps`` u64 (a row a cable) and
-``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, the iterations,
+"ecmp"?, "warmup"?, "time_limit_ps"?, "record_wqes"?, "curve"?: {"rate_factor": 0.9, "bdp": [], "ranks": [],
+"added": [[]], "unit": "rtt" | "ps", "bdp_packets": [100, 400]}}`` (`metaroce.flow`). Its columns are the program's and
+``switch_plane`` ``switch_tier`` u32, ``link_a`` ``link_b`` u32, ``link_rate_bps`` ``link_delay_ps`` u64 (a row a cable)
+and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, the iterations,
 ``digest``, ``version``, ``resolved``, ``counters``, ``stalled_flows`` (if entries were recorded), ``wqe_done_ps``,
 ``wqe_placed_ps`` and ``payload_line_rate_bps``.
 """

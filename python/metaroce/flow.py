@@ -1,8 +1,8 @@
 """Flow fidelity: what it can be asked, and what crosses to the core for it.
 
 Messages are fluid and links are shared max-min fairly; what loss does to a message is measured with the packet model
-(``flow_curves.json``, made by ``benches/make_flow_curves.py``) and looked up. A scenario that asks for what only packets
-show is refused here, in one line. What the estimate is worth: ``docs/flow.md``.
+(``flow_curves.json``, made by ``benches/make_flow_curves.py``) and looked up. A scenario that asks for what only
+packets show is refused here, in one line. What the estimate is worth: ``docs/flow.md``.
 """
 
 from __future__ import annotations

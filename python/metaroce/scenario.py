@@ -69,7 +69,7 @@ class Scenario(Config):
     @classmethod
     def _is_workload(cls, value: Any) -> Any:
         if not isinstance(value, Workload):
-            raise ConfigError.of("", value, "must be a Collective, Flows, Permutation or Incast")
+            raise ConfigError.of("", value, "must be a Collective, Flows, Groups, Permutation or Incast")
         return value
 
     @field_validator("topology", mode="after")

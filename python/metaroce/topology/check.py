@@ -40,8 +40,8 @@ def _bad_ends(fabric: Fabric) -> list[str]:
     if found:
         return found
     low, high = _ends(fabric)
-    plane = np.array([-1] * fabric.hosts + fabric.switch_planes)  # of a host: any
-    wrong = (low == high) | (high < fabric.hosts) | (low >= fabric.hosts) & (plane[low] != plane[high])
+    of_node = np.array([-1] * fabric.hosts + fabric.switch_planes)  # of a host: any
+    wrong = (low == high) | (high < fabric.hosts) | (low >= fabric.hosts) & (of_node[low] != of_node[high])
     for row in np.flatnonzero(wrong):
         a, b = fabric.a[row], fabric.b[row]
         cable = f"cable {fabric.node_name(a)} - {fabric.node_name(b)}"
@@ -50,7 +50,7 @@ def _bad_ends(fabric: Fabric) -> list[str]:
         elif max(a, b) < fabric.hosts:
             found.append(f"{cable} joins two hosts; one end must be a switch")
         else:
-            planes = {int(plane[node]) for node in (a, b)}
+            planes = {int(of_node[node]) for node in (a, b)}
             found.append(f"{cable} joins planes {min(planes)} and {max(planes)}; planes must be disjoint")
     return found
 

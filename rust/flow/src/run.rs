@@ -145,7 +145,7 @@ pub fn estimate(
     let mut run = Run {
         spec,
         framing,
-        goodput: spec.utilisation * spec.curve.as_ref().map_or(1.0, |curve| curve.rate_factor),
+        goodput: spec.curve.as_ref().map_or(1.0, |curve| curve.rate_factor),
         recovery,
         channels: Channels::new(&program),
         queue: BinaryHeap::new(),

@@ -52,13 +52,6 @@ pub struct FlowSpec {
     /// What loss does to messages; none without loss.
     #[serde(default)]
     pub curve: Option<Curve>,
-    /// Part of its fair rate that a connection gets, as measured; 1 if left out.
-    #[serde(default = "one")]
-    pub utilisation: f64,
-}
-
-const fn one() -> f64 {
-    1.0
 }
 
 /// Loss and recovery of one transport at one loss, as measured in the packet model.
@@ -135,9 +128,6 @@ impl FlowSpec {
         }
         if !(1..=metaroce_fabric::MAX_PLANES).contains(&self.planes) {
             return Err(FlowError::of("planes", self.planes, format!("1 to {}", metaroce_fabric::MAX_PLANES)));
-        }
-        if !(self.utilisation > 0.0 && self.utilisation <= 1.0) {
-            return Err(FlowError::of("utilisation", self.utilisation, "above 0, at most 1"));
         }
         self.curve.as_ref().map_or(Ok(()), Curve::check)?;
         data.fabric.check(self.planes)?;
