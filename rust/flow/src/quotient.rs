@@ -45,6 +45,8 @@ pub(crate) struct Quotient {
 
 /// A switch's link: its far end, rate and delay.
 type Link = (u32, u64, u64);
+/// Links that are alike: the class of their far ends, rate, delay, and how many they are.
+type Ends = (u32, u64, u64, u32);
 
 impl Quotient {
     /// Folds plane `plane`.
@@ -79,9 +81,9 @@ impl Quotient {
                 "one a plane",
             ));
         }
-        for switch in 0..switches {
-            if fabric.switch_plane[switch] == plane && class[switch] == NONE {
-                class[switch] = leaves + fabric.switch_tier[switch];
+        for (switch, class) in class.iter_mut().enumerate() {
+            if fabric.switch_plane[switch] == plane && *class == NONE {
+                *class = leaves + fabric.switch_tier[switch];
             }
         }
         let classes = refine(&mut class, &links, leaves);
@@ -149,7 +151,7 @@ impl Quotient {
 fn refine(class: &mut [u32], links: &[Vec<Link>], leaves: u32) -> u32 {
     let mut classes = 0;
     loop {
-        let mut known: BTreeMap<(u32, Vec<(u32, u64, u64, u32)>), u32> = BTreeMap::new();
+        let mut known: BTreeMap<(u32, Vec<Ends>), u32> = BTreeMap::new();
         let mut next = class.to_vec();
         let mut count = leaves;
         for switch in (0..class.len()).filter(|&s| class[s] != NONE && class[s] >= leaves) {

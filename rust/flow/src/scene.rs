@@ -122,83 +122,102 @@ fn groups(spec: &FlowSpec, fabric: &FabricColumns) -> Result<(Vec<Group>, Sharin
     Ok((groups, Sharing::new(capacities)))
 }
 
+/// A route: its pair, its group of planes, and what it uses.
+type Found = (u32, u32, Vec<(u32, f64)>);
+
+/// Routes of sprayed connections, while they are collected by destination.
+struct Collected<'a> {
+    spec: &'a FlowSpec,
+    data: &'a FlowData<'a>,
+    pairs: &'a [Pair],
+    carried: Carried,
+    ways: Vec<Way>,
+    routes: Vec<Found>,
+}
+
+impl Collected<'_> {
+    fn host(&self, rank: u32) -> usize {
+        self.data.hosts_of_ranks[rank as usize] as usize
+    }
+
+    /// Leaves of both ends of a pair, the destination's first.
+    fn leaves(&self, group: &Group, pair: u32) -> (u32, u32) {
+        let (from, to) = self.pairs[pair as usize];
+        (group.quotient.ports[self.host(to)].leaf, group.quotient.ports[self.host(from)].leaf)
+    }
+
+    /// All pairs over one group of planes; answers the base round trip.
+    fn add_group(&mut self, number: u32, group: &Group, framing: &Framing) -> Result<f64, FlowError> {
+        let mut order: Vec<_> = (0..self.pairs.len() as u32).map(|pair| (self.leaves(group, pair), pair)).collect();
+        order.sort_unstable();
+        let (mut distances, mut known, mut base_rtt) = (Vec::new(), None, 0.0);
+        for same in order.chunk_by(|one, other| one.0 == other.0) {
+            let (to, from) = same[0].0;
+            if known != Some(to) {
+                distances = group.quotient.distances(to);
+            }
+            if known.is_none() {
+                base_rtt = farthest(&group.quotient, &distances, framing);
+            }
+            known = Some(to);
+            let mut middle = Vec::new();
+            let way = group.quotient.spread(from, &distances, |bundle, part| middle.push((bundle, part)));
+            let Some(way) = way else {
+                let (a, b) = self.pairs[same[0].1 as usize];
+                let value = format!("hosts {} and {} are not connected", self.host(a), self.host(b));
+                return Err(FlowError::of("fabric.links", value, "a route for every pair in every plane"));
+            };
+            for &(bundle, _) in &middle {
+                self.carried.data[group.bundles as usize + bundle] = true;
+            }
+            for bundle in reversed(&group.quotient, &middle) {
+                self.carried.acks[group.bundles as usize + bundle] = true;
+            }
+            for &(_, pair) in same {
+                self.add(pair, (number, group), &middle, way);
+            }
+        }
+        Ok(base_rtt)
+    }
+
+    /// One pair, whose leaves are joined by `middle`: bundles and parts, and picoseconds a byte and propagation.
+    fn add(&mut self, pair: u32, (number, group): (u32, &Group), middle: &[(usize, f64)], (byte, delay): (f64, u64)) {
+        let (from, to) = self.pairs[pair as usize];
+        let (src, dst) = (self.host(from), self.host(to));
+        let (a, b) = (group.quotient.ports[src], group.quotient.ports[dst]);
+        let (up, down) = (group.hosts + 2 * src as u32, group.hosts + 2 * dst as u32 + 1);
+        for (data, acks) in [(up, up + 1), (down, down - 1)] {
+            self.carried.data[data as usize] = true;
+            self.carried.acks[acks as usize] = true;
+        }
+        let between = middle.iter().map(|&(bundle, part)| (group.bundles + bundle as u32, part));
+        self.routes.push((pair, number, [(up, 1.0), (down, 1.0)].into_iter().chain(between).collect()));
+        let (way, later) = (&mut self.ways[pair as usize], byte + byte_ps(b.rate));
+        way.byte_ps = (way.byte_ps.0.max(later + byte_ps(a.rate)), way.byte_ps.1.max(later));
+        way.delay = way.delay.max(delay + a.delay + b.delay);
+        way.ports = (self.spec.planes.into(), way.ports.1.max(byte_ps(a.rate)));
+    }
+}
+
+/// A lane a connection, over all routes of all planes.
 fn sprayed(spec: &FlowSpec, data: &FlowData, framing: &Framing, pairs: Vec<Pair>) -> Result<Scene, FlowError> {
     let (groups, mut sharing) = groups(spec, &data.fabric)?;
     let resources = groups.last().map_or(0, |g| g.bundles as usize + g.quotient.bundles.len());
-    let mut carried = Carried::new(resources);
-    let host = |rank: u32| data.hosts_of_ranks[rank as usize] as usize;
-    let mut ways = vec![Way::default(); pairs.len()];
-    // Routes of a lane stand together, so first all are found, by destination, and then added by lane.
-    let mut found: Vec<(u32, u32, Vec<(u32, f64)>)> = Vec::new();
+    let (ways, carried) = (vec![Way::default(); pairs.len()], Carried::new(resources));
+    let mut collected = Collected { spec, data, pairs: &pairs, carried, ways, routes: Vec::new() };
     let mut base_rtt = 0.0f64;
     for (number, group) in groups.iter().enumerate() {
-        let quotient = &group.quotient;
-        let leaf = |rank: u32| quotient.ports[host(rank)].leaf;
-        let mut order: Vec<u32> = (0..pairs.len() as u32).collect();
-        order.sort_by_key(|&i| (leaf(pairs[i as usize].1), leaf(pairs[i as usize].0)));
-        let mut at = 0;
-        while at < order.len() {
-            let to = leaf(pairs[order[at] as usize].1);
-            let distances = quotient.distances(to);
-            if at == 0 {
-                base_rtt = base_rtt.max(farthest(quotient, &distances, framing));
-            }
-            while at < order.len() && leaf(pairs[order[at] as usize].1) == to {
-                let from = leaf(pairs[order[at] as usize].0);
-                let mut middle = Vec::new();
-                let way = quotient.spread(from, &distances, |bundle, part| middle.push((bundle, part)));
-                let Some((middle_ps, middle_delay)) = way else {
-                    let (a, b) = (host(pairs[order[at] as usize].0), host(pairs[order[at] as usize].1));
-                    let value = format!("hosts {a} and {b} are not connected");
-                    return Err(FlowError::of("fabric.links", value, "a route for every pair in every plane"));
-                };
-                for &(bundle, _) in &middle {
-                    carried.data[group.bundles as usize + bundle] = true;
-                }
-                for bundle in reversed(quotient, &middle) {
-                    carried.acks[group.bundles as usize + bundle] = true;
-                }
-                while at < order.len() {
-                    let pair = order[at] as usize;
-                    let (src, dst) = (host(pairs[pair].0), host(pairs[pair].1));
-                    let (a, b) = (quotient.ports[src], quotient.ports[dst]);
-                    if (a.leaf, b.leaf) != (from, to) {
-                        break;
-                    }
-                    let (up, down) = (group.hosts + 2 * src as u32, group.hosts + 2 * dst as u32 + 1);
-                    carried.data[up as usize] = true;
-                    carried.data[down as usize] = true;
-                    carried.acks[down as usize - 1] = true;
-                    carried.acks[up as usize + 1] = true;
-                    let between = middle.iter().map(|&(bundle, part)| (group.bundles + bundle as u32, part));
-                    found.push((
-                        pair as u32,
-                        number as u32,
-                        [(up, 1.0), (down, 1.0)].into_iter().chain(between).collect(),
-                    ));
-                    let later = middle_ps + byte_ps(b.rate);
-                    let way = &mut ways[pair];
-                    way.byte_ps.1 = way.byte_ps.1.max(later);
-                    way.byte_ps.0 = way.byte_ps.0.max(later + byte_ps(a.rate));
-                    way.delay = way.delay.max(middle_delay + a.delay + b.delay);
-                    way.ports = (spec.planes.into(), way.ports.1.max(byte_ps(a.rate)));
-                    at += 1;
-                }
-            }
-        }
+        base_rtt = base_rtt.max(collected.add_group(number as u32, group, framing)?);
     }
+    let Collected { carried, ways, mut routes, .. } = collected;
     carried.reserve(&mut sharing, framing.ack_share());
-    found.sort_by_key(|&(pair, group, _)| (pair, group));
-    let mut lane_of = Vec::with_capacity(found.len());
-    for (pair, _, uses) in found {
+    routes.sort_by_key(|&(pair, group, _)| (pair, group));
+    let lane_of = routes.iter().map(|&(pair, ..)| pair).collect();
+    for (_, _, uses) in routes {
         sharing.add_route(uses);
-        lane_of.push(pair);
     }
     let each = groups.len() as u32;
-    let lane = |(i, way): (usize, &Way)| {
-        let first = i as u32 * each;
-        Lane::new(first..first + each, *way, framing.full())
-    };
+    let lane = |(i, way): (usize, &Way)| Lane::new(i as u32 * each..(i as u32 + 1) * each, *way, framing.full());
     Ok(Scene {
         sharing,
         lanes: ways.iter().enumerate().map(lane).collect(),
@@ -281,7 +300,7 @@ fn hashed(
             }
             let mut uses: Vec<(u32, f64)> = links.into_iter().map(|link| (link, 1.0)).collect();
             if config.window_percent > 0 {
-                let packets = (window / framing.mtu).max(LEAST_WINDOW);
+                let packets = (window / framing.mtu).max(rocev2::LEAST_WINDOW);
                 uses.push((sharing.add_resource((packets * framing.full()) as f64 * 8e12 / rtt), 1.0));
             }
             let route = sharing.add_route(uses);
@@ -301,9 +320,6 @@ fn hashed(
         host_rate: host_rate(columns),
     })
 }
-
-/// Packets that a QP may have on the way at least, as in the packet model.
-const LEAST_WINDOW: u64 = rocev2::LEAST_WINDOW;
 
 /// The fabric of the packet model, for its hash. Queues and marks are not used.
 fn whole(spec: &FlowSpec, columns: &FabricColumns) -> FabricSpec {

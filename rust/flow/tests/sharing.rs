@@ -1,4 +1,5 @@
 //! Max-min fairness of rates, whatever comes and goes.
+#![allow(clippy::float_arithmetic, reason = "rates are fractions, as in the crate")]
 
 use metaroce_flow::Sharing;
 use proptest::prelude::*;
@@ -33,7 +34,10 @@ fn routes(resources: usize) -> impl Strategy<Value = Vec<Vec<(u32, f64)>>> {
     prop::collection::vec(one.prop_map(|uses| uses.into_iter().collect()), 1..40)
 }
 
-fn scenes() -> impl Strategy<Value = (Vec<f64>, Vec<Vec<(u32, f64)>>, Vec<Vec<usize>>)> {
+/// Capacities, routes, and batches of routes that start or stop.
+type Scenes = (Vec<f64>, Vec<Vec<(u32, f64)>>, Vec<Vec<usize>>);
+
+fn scenes() -> impl Strategy<Value = Scenes> {
     (2usize..12).prop_flat_map(|resources| {
         let capacity = prop_oneof![Just(1e11), Just(2e11), Just(4e11), 1e9..1e12];
         let batches = prop::collection::vec(prop::collection::vec(0usize..1000, 1..6), 1..30);
