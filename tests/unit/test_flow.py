@@ -8,6 +8,7 @@ import pytest
 
 import metaroce as mr
 from metaroce import flow
+from metaroce.cli import main
 from metaroce.errors import ConfigError
 
 QUICK = {"topology": "multiplane-4x64", "fidelity": "flow"}
@@ -158,3 +159,12 @@ def test_ten_thousand_hosts_are_no_trouble():
     assert run.ranks == 10_000
     assert run.time_us == pytest.approx(34.3, abs=0.1)
     assert run.counters["rate_settlings"] <= 4
+
+
+def test_the_command_line_says_that_it_estimates(capsys):
+    assert main(["all_reduce_perf", "-b", "1M", "-e", "1M", "--fidelity", "flow"]) == 0
+    out = capsys.readouterr().out
+    assert f"fidelity flow: {flow.NOTE}" in out
+    assert out.count("N/A") == 2
+    assert main(["all_reduce_perf", "-b", "1M", "-e", "1M", "--fidelity", "flow", "--loss", "50%"]) == 2
+    assert "loss = 0.5: must be at most 0.1 with flow fidelity" in capsys.readouterr().err

@@ -12,6 +12,9 @@ use crate::scene::Scene;
 use crate::spec::{FlowData, FlowError, FlowSpec};
 use crate::transport::{Framing, parts};
 
+/// Events and changes of rates from one look for an interruption to the next: some tens of milliseconds.
+const WORK_BETWEEN_SIGNALS: u64 = 1 << 15;
+
 /// What happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -201,6 +204,7 @@ fn check_program(program: &Program, data: &FlowData) -> Result<(), FlowError> {
 impl Run<'_> {
     fn run(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), FlowError> {
         let limit = self.spec.time_limit_ps.unwrap_or(u64::MAX);
+        let mut asked = 0;
         self.again = true;
         self.advance();
         while self.ended.is_none() {
@@ -221,8 +225,12 @@ impl Run<'_> {
                 self.handle(event);
             }
             self.advance();
-            if self.outcome.counters.settlings & 0xFFF == 0xFFF && interrupted() {
-                return Err(FlowError::Interrupted);
+            let work = self.outcome.counters.events + self.outcome.counters.changes;
+            if work > asked + WORK_BETWEEN_SIGNALS {
+                asked = work;
+                if interrupted() {
+                    return Err(FlowError::Interrupted);
+                }
             }
         }
         self.outcome.status = self.ended.unwrap_or(FlowStatus::Stalled);
