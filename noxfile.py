@@ -1,4 +1,4 @@
-"""The project's tasks: `nox -s lint test` is what CI runs; `bench` and `docs` are run by hand.
+"""The project's tasks: `nox -s lint test instructions` is what CI runs; `bench`, `scale` and `docs` are run by hand.
 
 Every session brings its own environment and builds the package from this tree, so that a clean checkout with Python
 and a Rust tool chain is enough.
@@ -42,9 +42,22 @@ def test(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Speed of the engine, one process a workload; arguments after `--` go to benches/engine.py."""
+    """Speed of the engine beside the yardstick, one process a work; arguments after `--` go to benches/engine.py."""
     session.install(".")
     session.run("python", "benches/engine.py", *(session.posargs or ["--json"]))
+
+
+@nox.session
+def scale(session: nox.Session) -> None:
+    """How cost grows with hosts, planes, connections and message size; arguments after `--` go to benches/scale.py."""
+    session.install(".")
+    session.run("python", "benches/scale.py", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def instructions(session: nox.Session) -> None:
+    """Instructions of fixed runs against benches/baseline.json (needs Valgrind); `-- --update` remakes that file."""
+    session.run("python3", "benches/instructions.py", *(session.posargs or ["--check"]), external=True)
 
 
 @nox.session

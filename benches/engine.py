@@ -4,7 +4,8 @@ A link-hop is one packet, data or acknowledgement, serialised on one link, host 
 are those on which other packet-level simulators were measured, so the counts of data link-hops are known; a count more
 than 2 % off would be other work and is refused. `seconds` is CPU time inside the core's one call: compiling a program
 and checking it are left out, as building a fabric's routes is not. Absolute speeds move with the machine by a factor of
-two, so compare through `--yardstick`: a bare model of P128-100 run in turn with ours, judged by the median of ratios.
+two, so each work stands beside what benches/yardstick.rs reached in the same seconds; `--yardstick` compares P128-100
+with that, or with another program, in pairs, judged by the median of ratios.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from metaroce.engine import Workload
 
 MIB = 1 << 20
 TOLERANCE = 0.02
+YARDSTICK = Path(__file__).with_name("yardstick.rs")
 YARDSTICK_ARGUMENTS = ("128", "4", "10", "100", "1", "wheel")  # hosts, half radix, MB a flow, Gbit/s, times, queue
 
 
@@ -79,13 +81,41 @@ WORKS: dict[str, tuple[Callable[[], mr.Scenario], int | None]] = {
 """Name: how to make the scenario, and the data link-hops it must count (None: our own work)."""
 
 
+class Yardstick:
+    """A program that prints, once with one event a hop and once with two, how many million hops a second it makes.
+
+    Ours reads the first of `YARDSTICK_ARGUMENTS` alone and tells CPU time; others may tell wall time.
+    """
+
+    def __init__(self, program: Path, scratch: Path) -> None:
+        """Builds it in `scratch` if it is a .rs file."""
+        self.program = program.resolve()
+        if program.suffix == ".rs":
+            self.program = scratch / "yardstick"
+            flags = ["-A", "warnings", "--edition", "2024", "-C", "opt-level=3"]
+            subprocess.run(["rustc", *flags, program, "-o", self.program], check=True)
+        self.clock = "wall_seconds"
+
+    def speeds(self) -> list[float]:
+        """Link-hops a second with one event a hop, and with two."""
+        command = [self.program, *YARDSTICK_ARGUMENTS]
+        text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        self.clock = "seconds" if "by CPU time" in text else "wall_seconds"
+        return [float(speed) * 1e6 for speed in re.findall(r"\| ([0-9.]+) M hops/s", text)]
+
+
 def main() -> None:
     """Measure the works asked for, all by default."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("works", nargs="*", metavar="WORK", help=" ".join(WORKS))
     parser.add_argument("--json", action="store_true", help="one JSON object, a member a work")
     parser.add_argument(
-        "--yardstick", type=Path, metavar="PATH", help="a program, or its .rs, to run in turn with ours"
+        "--yardstick",
+        type=Path,
+        nargs="?",
+        const=YARDSTICK,
+        metavar="PATH",
+        help="run P128-100 in turn with this program, or .rs (default: benches/yardstick.rs)",
     )
     parser.add_argument("--pairs", type=int, default=5, help="how often, with --yardstick")
     arguments = parser.parse_args()
@@ -97,21 +127,21 @@ def main() -> None:
         return
     names = arguments.works or list(WORKS)
     measured: dict[str, dict[str, Any]] = {}
-    for name in names:
-        measured[name] = _row(name, _compiled(name, _measure))
-        print(f"{name}: {measured[name]['seconds']:.2f} s", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        yardstick = Yardstick(YARDSTICK, Path(scratch))
+        for name in names:
+            beside, found = _compiled(name, lambda files: (yardstick.speeds(), _measure(files)))
+            measured[name] = _row(name, found, beside[0])
+            print(f"{name}: {measured[name]['seconds']:.2f} s", file=sys.stderr)
     print(json.dumps(measured, indent=1) if arguments.json else "\n".join(_table(measured)))
 
 
 def against_yardstick(program: Path, pairs: int) -> dict[str, Any]:
-    """Medians and ranges of P128-100 against the yardstick's two modes, by wall time, each pair within seconds."""
+    """Medians and ranges of P128-100 against the yardstick's two modes, by its clock, each pair within seconds."""
     with tempfile.TemporaryDirectory() as scratch:
-        if program.suffix == ".rs":
-            built = Path(scratch) / "yardstick"
-            subprocess.run(["rustc", "-A", "warnings", "-C", "opt-level=3", program, "-o", built], check=True)
-            program = built
-        taken = _compiled("P128-100", lambda files: [(_yardstick(program), _measure(files)) for _ in range(pairs)])
-    ours = [found["counters"]["link_hops"] / found["wall_seconds"] for _, found in taken]
+        yardstick = Yardstick(program, Path(scratch))
+        taken = _compiled("P128-100", lambda files: [(yardstick.speeds(), _measure(files)) for _ in range(pairs)])
+    ours = [found["counters"]["link_hops"] / found[yardstick.clock] for _, found in taken]
     answer: dict[str, Any] = {"pairs": pairs, "ours_hops_per_s": _range(ours)}
     for mode, name in enumerate(("one_event_a_hop", "two_events_a_hop")):
         theirs = [speeds[mode] for speeds, _ in taken]
@@ -121,33 +151,37 @@ def against_yardstick(program: Path, pairs: int) -> dict[str, Any]:
     return answer
 
 
-def _yardstick(program: Path) -> list[float]:
-    """Link-hops a second of its modes 1 and 2."""
-    text = subprocess.run([program.resolve(), *YARDSTICK_ARGUMENTS], check=True, capture_output=True, text=True).stdout
-    return [float(speed) * 1e6 for speed in re.findall(r"\| ([0-9.]+) M hops/s", text)]
+def compile_into(scenario: mr.Scenario, files: Path) -> None:
+    """Write what `run` takes: the specification, and a file a column."""
+    program = scenario.program()
+    (files / "spec.json").write_text(json.dumps(scenario.spec(program)))
+    for column, values in program.columns().items():
+        (files / f"{column}.{np.dtype(values.dtype).char.replace('L', 'Q')}").write_bytes(values.tobytes())
+
+
+def run(files: Path, *, spec: str = "spec.json", limits: Sequence[str] = (), timeout: float | None = None) -> Any:
+    """What one_run.py says of it; `limits` are arguments of prlimit(1)."""
+    child = [sys.executable, str(Path(__file__).with_name("one_run.py")), str(files), spec]
+    command = ["prlimit", *limits, *child] if limits else child
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=timeout).stdout)
 
 
 def _compiled(name: str, use: Callable[[Path], Any]) -> Any:
     """Compile a work into a directory and use it there."""
-    scenario = WORKS[name][0]()
-    program = scenario.program()
     with tempfile.TemporaryDirectory() as scratch:
         files = Path(scratch)
-        (files / "spec.json").write_text(json.dumps(scenario.spec(program)))
-        for column, values in program.columns().items():
-            (files / f"{column}.{np.dtype(values.dtype).char.replace('L', 'Q')}").write_bytes(values.tobytes())
+        compile_into(WORKS[name][0](), files)
         return use(files)
 
 
 def _measure(files: Path) -> dict[str, Any]:
-    child = [sys.executable, str(Path(__file__).with_name("one_run.py")), str(files)]
-    found = json.loads(subprocess.run(child, check=True, stdout=subprocess.PIPE).stdout)
+    found = run(files)
     if found["status"] != "done":
         raise SystemExit(f"the run did not finish: {found['status']}")
     return dict(found)
 
 
-def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, found: dict[str, Any], yardstick: float) -> dict[str, Any]:
     counters, seconds, due = found["counters"], found["seconds"], WORKS[name][1]
     hops = counters["data_link_hops"]
     if due is not None and abs(hops - due) > TOLERANCE * due:
@@ -157,6 +191,8 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
         "data_link_hops": hops,
         "seconds": round(seconds, 4),
         "link_hops_per_s": round(counters["link_hops"] / seconds),
+        "yardstick_hops_per_s": round(yardstick),
+        "ratio": round(counters["link_hops"] / seconds / yardstick, 3),
         "events_per_s": round(counters["events"] / seconds),
         "peak_rss_mib": round(found["peak_rss_mib"], 1),
     }
@@ -164,12 +200,14 @@ def _row(name: str, found: dict[str, Any]) -> dict[str, Any]:
 
 def _table(measured: dict[str, dict[str, Any]]) -> list[str]:
     lines = [
-        f"{'work':20} {'link-hops':>11} {'of data':>10} {'s':>7} {'M hops/s':>9} {'M events/s':>10} {'peak MiB':>9}"
+        f"{'work':20} {'link-hops':>11} {'of data':>10} {'s':>7} {'M hops/s':>9} {'yardstick':>9} {'ratio':>6} "
+        f"{'M events/s':>10} {'peak MiB':>9}"
     ]
     for name, row in measured.items():
         lines.append(
             f"{name:20} {row['link_hops']:11} {row['data_link_hops']:10} {row['seconds']:7.2f} "
-            f"{row['link_hops_per_s'] / 1e6:9.2f} {row['events_per_s'] / 1e6:10.2f} {row['peak_rss_mib']:9.1f}"
+            f"{row['link_hops_per_s'] / 1e6:9.2f} {row['yardstick_hops_per_s'] / 1e6:9.2f} {row['ratio']:6.2f} "
+            f"{row['events_per_s'] / 1e6:10.2f} {row['peak_rss_mib']:9.1f}"
         )
     return lines
 

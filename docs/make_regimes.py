@@ -9,15 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from os import cpu_count
 from pathlib import Path
 from statistics import median
 
 import regimes_scenarios as made
 
 import metaroce as mr
+from metaroce.pool import Pool
 
 SHARE, COUNT = "{:.1%}", "{:.0f}"
 
@@ -114,16 +113,16 @@ MetaRoCE-style model, independent, not affiliated with Meta; metaroce {mr.__vers
 
 Medians of seeds {", ".join(map(str, arguments.seeds))}, the range in brackets where there is one; S is the seed. Loss
 is drawn once a packet, end to end, for data and acknowledgements.""".splitlines()
-    with ThreadPoolExecutor(cpu_count()) as pool:
+    with Pool() as pool:
         for table in TABLES:
             lines += _lines(table, arguments.seeds, pool)
             sys.stderr.write(f"{table.title}\n")
     arguments.out.write_text("\n".join(lines) + "\n")
 
 
-def _lines(table: Table, seeds: Sequence[int], pool: ThreadPoolExecutor) -> Iterator[str]:
-    measure = lambda text, seed: table.measure(made.evaluate(text, seed))  # noqa: E731
-    runs = [[pool.submit(measure, text, seed) for seed in seeds] for _, text in table.rows]
+def _lines(table: Table, seeds: Sequence[int], pool: Pool) -> Iterator[str]:
+    measure = lambda row: table.measure(made.evaluate(*row))  # noqa: E731
+    runs = [[pool.submit(measure, (text, seed)) for seed in seeds] for _, text in table.rows]
     names = (*table.labels, *table.columns, "command")
     yield from ("", f"## {table.title}", "", table.text, "", _line(names), _line(["---"] * len(names)))
     for (labels, text), seeded in zip(table.rows, runs, strict=True):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .config import TRANSPORTS, Fault, Loss
     from .engine import Collective, Flows, Groups, Incast, Permutation
     from .errors import ConfigError, MetaRoceError, ProgramError, SimulationDeadlocked, SimulationStalled
+    from .pool import run_many
     from .result import Result
     from .scenario import Scenario
     from .simulation import all_gather, all_reduce, alltoall, reduce_scatter, run
@@ -30,6 +31,7 @@ _HOME = {
     "Result": "result",
     "Scenario": "scenario",
     "Topology": "topology",
+    "run_many": "pool",
 }
 _MODULES = ("collectives", "metrics", "topology", "units", "verbs")
 
@@ -57,6 +59,7 @@ __all__ = [
     "metrics",
     "reduce_scatter",
     "run",
+    "run_many",
     "topology",
     "units",
     "verbs",

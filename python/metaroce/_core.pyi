@@ -17,20 +17,23 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
-     "payload"?: {"dtype": "float32", "keep_memory"?: false}, "record_wqes"?: false, "record_bin_ps"?: null,
+     "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
      "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry
      "inject"?: {"flip_byte_at": 17}}
 
-Columns are C-contiguous little-endian buffers: the program (`metaroce.collectives.Program`), and for payload either
-``fill_rank`` u32, ``fill_offset`` ``fill_count`` ``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32,
-``expect_offset`` ``expect_count`` ``expect_index`` u64, or ``memory`` u8[ranks * memory_bytes]. A program may also have
-``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP: compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence,
-bit 1 unsignaled) and ``rkey`` u32, each for every entry; absent, they are 0. With ``rkey``, ``remote`` is an offset in
-that region of the peer, and the peer checks it. Regions are rows of ``region_rank`` u32, ``region_offset``
-``region_len`` u64, ``region_access`` u8 (bits: 1 write, 2 read, 4 atomics), numbered for each rank from 1 in their
-order; where there are any, region 0, all of a rank's memory, is closed to peers. Rows of ``deny_rank`` ``deny_peer``
-``deny_plane`` u32 take a plane out of use for what the rank sends to the peer.
+Payload is moved in the first iteration, warm-up included, and compared, or given back, as it is at the end of that.
+
+Columns are C-contiguous little-endian buffers, each asked for once and let go before the run: the program
+(`metaroce.collectives.Program`), and for payload either ``fill_rank`` u32, ``fill_offset`` ``fill_count``
+``fill_index`` u64 and ``expect_rank`` ``expect_from`` u32, ``expect_offset`` ``expect_count`` ``expect_index`` u64, or
+``memory`` u8[ranks * memory_bytes]. A program may also have ``imm`` u32, ``operand0`` ``operand1`` u64 (COMPARE_SWAP:
+compare, swap; FETCH_ADD: addend), ``flags`` u8 (bit 0 fence, bit 1 unsignaled) and ``rkey`` u32, each for every entry;
+absent, they are 0. With ``rkey``, ``remote`` is an offset in that region of the peer, and the peer checks it. Regions
+are rows of ``region_rank`` u32, ``region_offset`` ``region_len`` u64, ``region_access`` u8 (bits: 1 write, 2 read, 4
+atomics), numbered for each rank from 1 in their order; where there are any, region 0, all of a rank's memory, is closed
+to peers. Rows of ``deny_rank`` ``deny_peer`` ``deny_plane`` u32 take a plane out of use for what the rank sends to the
+peer.
 
 The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_ps``, ``iteration_start_ps`` and
 ``iteration_end_ps`` (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``,
@@ -59,22 +62,34 @@ and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "sta
 ``wqe_placed_ps`` and ``payload_line_rate_bps``.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ConfigError", "__version__", "defaults", "estimate", "profiles", "simulate"]
+__all__ = ["ConfigError", "Stop", "__version__", "defaults", "estimate", "profiles", "simulate"]
 
 __version__: str
 
 class ConfigError(ValueError):
     """A specification that the core refuses; one line naming field, value and what is allowed."""
 
-def simulate(spec: str, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str, Any]:
-    """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C."""
+@final
+class Stop:
+    """What ends runs of other threads: those that it was given to."""
 
-def estimate(spec: str, hosts: int, columns: dict[str, npt.NDArray[np.generic]]) -> dict[str, Any]:
+    def set(self) -> None:
+        """End them, and all that will be given it."""
+
+def simulate(
+    spec: str, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
+) -> dict[str, Any]:
+    """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C; with ``stop``, once that is set."""
+
+def estimate(
+    spec: str, hosts: int, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
+) -> dict[str, Any]:
     """Estimate at flow level; releases the GIL. Raises as `simulate`."""
 
 def defaults() -> str:

@@ -1,14 +1,16 @@
 """Running a scenario: the one place that calls the core.
 
 `run` takes a scenario; `all_reduce` and its kin take tensors and give them back reduced, through the same scenario, the
-same program and the same call, so both ways meet the same packets at the same times.
+same program and the same call, so both ways meet the same packets at the same times. Many runs at once: `pool`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,22 +28,16 @@ from .units import ELEMENT_BYTES
 def run(scenario: Scenario) -> Result:
     """Run to the end; raises `ConfigError` for what the core refuses, `SimulationStalled` when nothing can move.
 
-    A checked run of several iterations is timed without payload, then checked by one more iteration with payload. With
-    flow fidelity times are estimates (`metaroce.flow`), and there is no payload.
+    A checked run moves payload in its first iteration, warm-up included, and compares it at the end of that; the rest
+    are timed without, since payload changes nothing that happens. With flow fidelity times are estimates
+    (`metaroce.flow`), and there is no payload.
     """
     program = scenario.program()
     if scenario.fidelity == "flow":
         return _result(scenario, program, _estimate(scenario, program))
     note = scenario.check_note(program) if scenario.check else None
-    checked = scenario.check and note is None
-    once = scenario.iterations == 1 and scenario.warmup == 0
-    raw = _simulate(scenario, program, _payload(program) if checked and once else None)
-    result = replace(_result(scenario, program, raw), check_note=note)
-    if checked and not once and result.status == "done":
-        single = scenario.replace(iterations=1, warmup=0, record_paths=None, record_paths_ranks=None)
-        again = _result(single, program, _simulate(single, program, _payload(program)))
-        result = replace(result, wrong=again.wrong, checked=again.checked)
-    return result
+    payload = program.payload_columns() if scenario.check and note is None else None
+    return replace(_result(scenario, program, _simulate(scenario, program, payload)), check_note=note)
 
 
 def all_reduce(tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any) -> tuple[list[Array], Result]:
@@ -157,10 +153,6 @@ def profiles() -> dict[str, list[dict[str, Any]]]:
     return loaded
 
 
-def _payload(program: Program) -> dict[str, Array]:
-    return program.payload_columns()
-
-
 def _result(scenario: Scenario, program: Program, raw: dict[str, Any]) -> Result:
     result = Result.of(scenario, program, raw)
     if result.status in ("stalled", "deadlock"):
@@ -180,13 +172,14 @@ def _simulate(
     from . import _core  # here, so that reading and checking scenarios needs no compiled core
 
     spec, columns = scenario.spec(program) | (changes or {}), program.columns()
+    room = 0
     if payload is not None:
-        # Fresh memory costs more than the run. A worker thread makes many runs: it keeps the memory until it ends.
-        keep = threading.current_thread() is not threading.main_thread()
-        spec["payload"] = {"dtype": program.dtype, "keep_memory": keep}
+        spec["payload"] = {"dtype": program.dtype}
         columns |= payload
+        room = program.ranks * program.memory_bytes
     try:
-        return _core.simulate(json.dumps(spec), columns)
+        with _room(room):
+            return _core.simulate(json.dumps(spec), columns, *_thread.stop)
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
 
@@ -197,7 +190,51 @@ def _estimate(scenario: Scenario, program: Program) -> dict[str, Any]:
     fabric = scenario.topology.fabric
     columns = program.columns() | flow.columns(fabric, scenario.hosts_of_ranks())
     try:
-        raw = _core.estimate(json.dumps(flow.spec(scenario, program.memory_bytes)), fabric.hosts, columns)
+        raw = _core.estimate(
+            json.dumps(flow.spec(scenario, program.memory_bytes)), fabric.hosts, columns, *_thread.stop
+        )
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
     return {"wrong": None, "checked": 0, "plane_bytes": [], "plane_bins": [], **raw}
+
+
+def stop() -> Any:
+    """Something to `set` that ends the runs of the threads that `obey` it."""
+    from . import _core
+
+    return _core.Stop()
+
+
+def obey(stop: Any) -> None:
+    """From now on the runs of this thread, which is not the main one, raise KeyboardInterrupt once ``stop`` is set."""
+    _thread.stop = (stop,)
+
+
+class _Thread(threading.local):
+    stop: tuple[Any, ...] = ()
+
+
+_thread = _Thread()
+_used, _freed = 0, threading.Condition()
+
+
+@contextmanager
+def _room(size: int) -> Iterator[None]:
+    """Wait till all payload at once is within half of the machine's memory, or there is none but this."""
+    global _used
+    if not size:
+        yield
+        return
+    with _freed:
+        _freed.wait_for(lambda: not _used or _used + size <= _machine_bytes() // 2)
+        _used += size
+    try:
+        yield
+    finally:
+        with _freed:
+            _used -= size
+            _freed.notify_all()
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -16,6 +16,7 @@ LAYERS = (
     "flow",
     "scenario",
     "simulation",
+    "pool",
     "verbs",
     "reports",
     "cli",

@@ -16,6 +16,7 @@ SHAPES = {  # hosts, planes, switches, cables
     "fat-tree-128": (128, 1, 80, 384),
     "fat-tree-k8": (128, 1, 80, 384),
     "fat-tree-1024": (1024, 1, 320, 3072),
+    "fat-tree-4096": (4096, 1, 768, 12288),
     "incast-1000": (1024, 4, 96, 4608),
     "storage-incast-1000": (1024, 4, 96, 4608),
     "scale-across-2x32": (64, 4, 64, 400),
@@ -82,11 +83,13 @@ def test_shallow_and_deep_differ_from_the_reference_in_buffers_only():
     assert deep.link == plain.link.replace(queue="64MiB")
 
 
-@pytest.mark.parametrize(("name", "core_ports"), [("fat-tree-64", 4), ("fat-tree-128", 8), ("fat-tree-1024", 16)])
-def test_a_fat_tree_has_full_bisection(name, core_ports):
+@pytest.mark.parametrize(
+    ("name", "radix", "core_ports"),
+    [("fat-tree-64", 8, 4), ("fat-tree-128", 8, 8), ("fat-tree-1024", 16, 16), ("fat-tree-4096", 32, 16)],
+)
+def test_a_fat_tree_has_full_bisection(name, radix, core_ports):
     graph = topology.load(name).graph()
     degree = {tier: {graph.degree(n) for n, t in graph.nodes(data="tier") if t == tier} for tier in (1, 2, 3)}
-    radix = {"fat-tree-64": 8, "fat-tree-128": 8, "fat-tree-1024": 16}[name]
     assert degree == {1: {radix}, 2: {radix}, 3: {core_ports}}
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from cyclopts import App, CycloptsError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+GRACE = 0.5
+"""Seconds that a stopped run is given to end."""
 
 _COMMANDS = {
     "compare": ("compare:compare", "Collectives × losses × transports, side by side: the main job."),
@@ -88,8 +90,11 @@ def _refuse(message: str) -> int:
 
 def _interrupted() -> int:
     print("metaroce: interrupted", file=sys.stderr)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(GRACE)
     if threading.active_count() > 1:
-        # Runs in other threads end on their own time, and the interpreter would wait for them. They own no files.
+        # One still compiles or sets up a run; the interpreter would wait for it. It owns no files.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(INTERRUPTED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import ConfigError
-from .options import ScenarioOptions, whole
+from .options import ScenarioOptions, Workers, whole
 from .progress import progress
 
 if TYPE_CHECKING:
@@ -71,6 +70,7 @@ def compare(
     ] = (),
     search: BaselineOptions = _BASELINE,
     scenario: ScenarioOptions = _SCENARIO,
+    workers: Workers = None,
     out: Annotated[str | None, Parameter(help="Directory for compare.json and compare.svg.")] = None,
     as_json: Annotated[
         bool, Parameter(name="--json", negative=(), help="Print compare.json instead of tables.")
@@ -95,10 +95,9 @@ def compare(
     jobs = plan.jobs()
     searching = search.of(plan)
     folder = _folder(out) if out else None
-    workers = os.cpu_count() or 1
     if searching:
         jobs += plan.baseline_jobs(searching.make(workers))
-    with progress(Comparing.runs(jobs), "comparing") as advance:
+    with progress(Comparing.runs(jobs), "comparing", workers) as advance:
         cells = Comparing(jobs, workers=workers, on_done=advance).cells()
     shown = [cell for cell, job in zip(cells, jobs, strict=True) if job.shown]
     result = Comparison(plan.scenario_dict(jobs), __version__, shown, searching.document() if searching else None)
@@ -121,9 +120,9 @@ class _Search:
         self._tasks = plan.tasks()
         self._found: list[Found] = []
 
-    def make(self, workers: int) -> list[Found]:
+    def make(self, workers: int | None) -> list[Found]:
         self._search.workers = workers
-        with progress(self._search.runs(self._tasks), "searching") as advance:
+        with progress(self._search.runs(self._tasks), "searching", workers) as advance:
             self._search.on_done = advance
             self._found = self._search.find(self._tasks)
         return self._found

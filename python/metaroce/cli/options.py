@@ -29,6 +29,7 @@ def whole(_type: Any, tokens: Sequence[Token]) -> int:
 
 
 Whole = Annotated[int, Parameter(converter=whole)]
+Workers = Annotated[int | None, Parameter(converter=whole, help="Runs at a time. [default: one a core]")]
 NAME_OR_FILE = Parameter(help="A named topology, or the path of a TOML file.")
 
 
@@ -102,9 +103,15 @@ class PerfOptions:
     warmup_iters: Annotated[
         Whole, Parameter(name=["--warmup_iters", "-w"], help="Iterations before them, not timed.")
     ] = 0
-    check: Annotated[Whole, Parameter(name=["--check", "-c"], help="0: do not compare elements.")] = 1
+    check: Annotated[
+        Whole,
+        Parameter(
+            name=["--check", "-c"], help="1: the first iteration moves payload, every element compared; 0: none does."
+        ),
+    ] = 1
     datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float"
     op: Annotated[str, Parameter(name=["--op", "-o"], help="sum.")] = "sum"
+    workers: Workers = None
     json: Annotated[str | None, Parameter(name=["--json", "-J"], help="Also write the results to this file.")] = None
     telemetry: Annotated[
         str | None,

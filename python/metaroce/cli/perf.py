@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,6 +109,7 @@ class _Sweep:
 
     def run(self) -> int:
         """Print the table; returns the exit status."""
+        from ..pool import Pool
         from ..reports import nccl
 
         self.ignored.report()
@@ -119,8 +121,11 @@ class _Sweep:
         target = _JsonFile(self.perf.json) if self.perf.json else None
         for text in nccl.prologue(about):
             print(text)
-        for case in cases:
-            self._row(case)
+        with Pool(self.perf.workers) as pool:
+            halves = [half for case in cases for half in (case.out_of_place, case.in_place)]
+            made = pool.map(self._half, halves)
+            for case in cases:
+                self._row(case, [next(made), next(made)])
         totals = nccl.Totals.of(self.rows, floor)
         for text in nccl.epilogue(totals, about.program):
             print(text)
@@ -223,27 +228,30 @@ class _Sweep:
             ],
         )
 
-    def _row(self, case: Case) -> None:
+    def _half(self, scenario: Scenario) -> Result | SimulationStalled:
         from .. import simulation
+
+        try:
+            return simulation.run(self.telemetry.recorded(scenario) if self.telemetry else scenario)
+        except SimulationStalled as stalled:
+            return stalled
+
+    def _row(self, case: Case, made: Sequence[Result | SimulationStalled]) -> None:
         from ..reports import nccl, sweep
 
         if case.remark:
             print(f"# {case.remark}")
-        run = self.telemetry.run if self.telemetry else simulation.run
-        halves: list[Result] = []
-
-        def keep(scenario: Scenario) -> Result:
-            halves.append(run(scenario))
-            return halves[-1]
-
-        try:
-            row, digests = sweep.row(case, keep)
-        except SimulationStalled as stalled:
-            self.errors.append(f"size {case.size}: {stalled}")
+        halves = [half for half in made if not isinstance(half, SimulationStalled)]
+        if self.telemetry:
+            for half in halves:
+                self.telemetry.write(half)
+        if stalled := [half for half in made if isinstance(half, SimulationStalled)]:
+            self.errors.append(f"size {case.size}: {stalled[0]}")
             print(f"# {self.errors[-1]}", flush=True)
             return
+        row = sweep.row(case, halves)
         self.rows.append(row)
-        self.digests.append(digests)
+        self.digests.append((halves[0].digest, halves[1].digest))
         print(nccl.line(row), flush=True)
         if any(half.pauses for half in halves):
             self.pauses[str(case.size)] = [half.pauses for half in halves]

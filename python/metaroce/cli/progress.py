@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def progress(total: int, text: str) -> Iterator[Callable[[], None]]:
+def progress(total: int, text: str, workers: int | None = None) -> Iterator[Callable[[], None]]:
     """Count finished runs: a bar on a terminal, otherwise a line at the start and at every tenth of 100 or more."""
     if not sys.stderr.isatty():
-        print(f"metaroce: {total} runs on {os.cpu_count() or 1} cores", file=sys.stderr)
+        from ..pool import cores
+
+        print(f"metaroce: {total} runs on {workers or cores()} cores", file=sys.stderr)
         yield _tenths(total) if total >= 100 else lambda: None
         return
     from rich.console import Console

@@ -39,15 +39,17 @@ class Telemetry:
             raise ConfigError.of("--telemetry", text, "the interval must be at least 1ps")
         return cls(checked(name, "--telemetry"), interval, several)
 
-    def run(self, scenario: Scenario) -> Result:
-        """Run a half of a row and write its time series."""
-        from .. import simulation
+    def recorded(self, scenario: Scenario) -> Scenario:
+        """A half of a row, to record time series if it is out of place."""
+        in_place = getattr(scenario.workload, "inplace", False)
+        return scenario if in_place else scenario.replace(record_paths=self.interval)
+
+    def write(self, result: Result) -> None:
+        """Write the time series of a half, if it has them."""
         from ..reports.telemetry import write
 
-        if getattr(scenario.workload, "inplace", False):
-            return simulation.run(scenario)
-        result = simulation.run(scenario.replace(record_paths=self.interval))
+        if result.paths is None:
+            return
         size = f".{result.size_bytes}" if self.several else ""
         for path in write(result, self.path.with_suffix(size + self.path.suffix)):
             print(f"# Wrote {path}", flush=True)
-        return result

@@ -6,16 +6,20 @@ cell of a transport is the reference of its others and sets their limit: a run 5
 as a bound, never hidden. Results do not depend on the number of threads; only progress does.
 """
 
-import os
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from heapq import heappop, heappush
+from time import monotonic
+from typing import Any, NamedTuple
 
 from .. import simulation
 from ..errors import SimulationStalled
+from ..pool import Pool
 from ..result import Result
 from ..scenario import Scenario
 
@@ -121,7 +125,7 @@ class Comparison:
 
 
 class Comparing:
-    """Runs jobs on a pool of threads (the core releases the GIL) and collects their cells.
+    """Runs jobs on a pool of threads and collects their cells.
 
     Parameters
     ----------
@@ -146,12 +150,11 @@ class Comparing:
     ) -> None:
         self._jobs = jobs
         self._run = run or simulation.run
-        self._workers = workers or os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._workers)
-        self._payload = ThreadPoolExecutor(1)  # one thread: the core keeps a thread's memory for its next run
+        self._pool = Pool(workers)
         self._on_done = on_done
-        self._running: dict[Future[Result], Callable[[Future[Result]], None]] = {}
-        self._to_time: deque[int] = deque()
+        self._running: dict[Future[_Ran], Callable[[_Ran], None]] = {}
+        self._to_refer: deque[int] = deque()
+        self._to_time: list[tuple[float, int]] = []
         self._to_check: deque[int] = deque()
         self._checking = False
         self._cells: dict[int, Cell] = {}
@@ -163,35 +166,35 @@ class Comparing:
         return len(jobs) + sum(job.checked is not None for job in jobs)
 
     def cells(self) -> list[Cell]:
-        """Run everything and return the cells in job order.
-
-        Raises
-        ------
-        KeyboardInterrupt
-            At once; runs that have begun go on in their threads until they end.
-        """
-        try:
-            self._to_time.extend(index for index, job in enumerate(self._jobs) if job.loss == 0)
+        """Run everything and return the cells in job order; ends what runs at an error, and at Ctrl-C."""
+        with self._pool:
+            self._to_refer.extend(index for index, job in enumerate(self._jobs) if job.loss == 0)
             self._start()
             while self._running:
                 for future in wait(self._running, return_when=FIRST_COMPLETED).done:
-                    self._running.pop(future)(future)
+                    self._running.pop(future)(future.result())
                     self._on_done()
                 self._start()
-        finally:
-            self._pool.shutdown(wait=False)
-            self._payload.shutdown(wait=False)
         return [self._cells[index] for index in range(len(self._jobs))]
 
     def _start(self) -> None:
-        """Fill the workers; checks first, since only one of them runs at a time."""
-        while len(self._running) < self._workers:
+        """Fill the workers.
+
+        Checks first, since only one of them runs at a time; then what the others wait for; then what takes longest, so
+        that little is left to do when the first worker has nothing more.
+        """
+        while len(self._running) < self._pool.workers:
             if self._to_check and not self._checking:
                 self._check(self._to_check.popleft())
+            elif self._to_refer:
+                self._time(self._to_refer.popleft())
             elif self._to_time:
-                self._time(self._to_time.popleft())
+                self._time(heappop(self._to_time)[1])
             else:
                 return
+
+    def _submit(self, scenario: Scenario, then: Callable[[_Ran], None]) -> None:
+        self._running[self._pool.submit(lambda given: _ran(self._run, given), scenario)] = then
 
     def _time(self, index: int) -> None:
         job = self._jobs[index]
@@ -199,17 +202,17 @@ class Comparing:
         scenario = job.timed
         if reference is not None:
             scenario = scenario.replace(time_limit=BOUND_FACTOR * int(reference.time_ps))
-        self._running[self._pool.submit(self._run, scenario)] = lambda future: self._timed(index, future)
+        self._submit(scenario, lambda ran: self._timed(index, ran))
 
-    def _timed(self, index: int, future: Future[Result]) -> None:
+    def _timed(self, index: int, ran: _Ran) -> None:
         job = self._jobs[index]
-        cell = _cell(job, future)
+        cell = _cell(job, ran)
         if job.loss == 0:
-            reference = future.result() if cell.status == "done" else None
-            self._reference[job.group] = reference
+            self._reference[job.group] = ran.result if cell.status == "done" else None
             for other, candidate in enumerate(self._jobs):
                 if candidate.group == job.group and candidate.loss != 0:
-                    self._to_time.append(other)
+                    # Loss makes a run longer, by its resends alone.
+                    heappush(self._to_time, (-ran.seconds * (1 + candidate.loss), other))
         self._cells[index] = _against(cell, self._reference[job.group])
         if cell.status == "done" and job.checked is not None:
             self._to_check.append(index)
@@ -220,35 +223,44 @@ class Comparing:
         checked = self._jobs[index].checked
         assert checked is not None, "only jobs with a checked scenario are queued"
         self._checking = True
-        self._running[self._payload.submit(self._run, checked)] = lambda future: self._checked(index, future)
+        self._submit(checked, lambda ran: self._checked(index, ran))
 
-    def _checked(self, index: int, future: Future[Result]) -> None:
+    def _checked(self, index: int, ran: _Ran) -> None:
         self._checking = False
         cell = self._cells[index]
-        try:
-            result = future.result()
-        except SimulationStalled as stalled:
-            self._cells[index] = replace(cell, reason=f"the run with payload did not finish: {stalled}")
+        if ran.stalled:
+            self._cells[index] = replace(cell, reason=f"the run with payload did not finish: {ran.stalled}")
         else:
-            self._cells[index] = replace(cell, wrong=result.wrong)
+            self._cells[index] = replace(cell, wrong=ran.result.wrong)
 
 
-def _cell(job: Job, future: Future[Result]) -> Cell:
-    seed = job.timed.seed
-    named = Cell(job.collective, job.transport, job.profile, job.loss, seed, status="failed")
+class _Ran(NamedTuple):
+    """What became of a run, and how long it took on the clock: so much decides what is run next, and nothing else."""
+
+    result: Result
+    stalled: SimulationStalled | None
+    seconds: float
+
+
+def _ran(run: Run, scenario: Scenario) -> _Ran:
+    begun = monotonic()
     try:
-        result = future.result()
+        return _Ran(run(scenario), None, monotonic() - begun)
     except SimulationStalled as stalled:
-        partial: Result | None = stalled.result
-        if partial is None:
-            return replace(named, reason=str(stalled))
+        return _Ran(stalled.result, stalled, monotonic() - begun)
+
+
+def _cell(job: Job, ran: _Ran) -> Cell:
+    named = Cell(job.collective, job.transport, job.profile, job.loss, job.timed.seed, status="failed")
+    result = ran.result
+    if ran.stalled:
         return replace(
             named,
-            reason=str(stalled),
-            retransmitted=partial.retransmitted,
-            timeouts=partial.timeouts,
-            digest=partial.digest,
-            **_pauses(partial),
+            reason=str(ran.stalled),
+            retransmitted=result.retransmitted,
+            timeouts=result.timeouts,
+            digest=result.digest,
+            **_pauses(result),
         )
     return replace(
         named,

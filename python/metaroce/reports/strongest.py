@@ -10,15 +10,14 @@ weaker than one of those. Results do not depend on the number of threads.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .. import simulation
 from ..config import TRANSPORTS, TransportChoice
 from ..errors import ConfigError, SimulationStalled
+from ..pool import Pool
 from ..result import Result
 from ..scenario import Scenario
 from ..units import format_size
@@ -278,16 +277,13 @@ class _Race:
         new = list({entry: choice for entry, choice in entries if entry not in self.seen}.items())
         chosen = new if free else new[: self._left]
         self._left -= 0 if free else len(chosen)
-        pool = ThreadPoolExecutor(self._owner.workers or os.cpu_count() or 1)
-        try:
+        with Pool(self._owner.workers) as pool:
             outcomes = pool.map(lambda pair: self._one(pair[1]), chosen)
             for (entry, choice), outcome in zip(chosen, outcomes, strict=True):
                 self.seen[entry] = (choice, outcome)
                 self.refused += outcome.status == "refused"
                 self.made += outcome.status != "refused"
                 self._owner.on_done()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
         best = [o.time_us for _, o in self.seen.values() if o.status == "done" and o.time_us is not None]
         self._limit = min(best, default=self._limit)
 

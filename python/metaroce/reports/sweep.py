@@ -6,7 +6,7 @@ nccl-tests: blocks would be overwritten while they still wait to be sent, so the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,18 +68,11 @@ def case(workload: Mapping[str, Any], check: bool, options: Mapping[str, Any]) -
     return Case(size, programs[0].count, halves[0], halves[1], remark)
 
 
-def row(case: Case, run: Callable[[Scenario], Result]) -> tuple[Row, tuple[str, str]]:
-    """Run both halves; the row and the digests of both.
-
-    Raises
-    ------
-    SimulationStalled
-        If a half does not finish.
-    """
-    results = [run(scenario) for scenario in (case.out_of_place, case.in_place)]
+def row(case: Case, results: Sequence[Result]) -> Row:
+    """The row of the results of both halves, out of place first."""
     workload = case.in_place.workload
     assert isinstance(workload, Collective), "a sweep makes nothing else"
-    made = Row(
+    return Row(
         size=case.size,
         count=case.count,
         type=TYPE_NAMES.get(workload.dtype, workload.dtype),
@@ -88,7 +81,6 @@ def row(case: Case, run: Callable[[Scenario], Result]) -> tuple[Row, tuple[str, 
         in_place=_half(results[1]),
         iterations=case.in_place.iterations,
     )
-    return made, (results[0].digest, results[1].digest)
 
 
 def read_matrix(text: str, source: str) -> list[list[int]]:

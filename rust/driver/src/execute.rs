@@ -2,7 +2,7 @@
 //! writes what arrives, and takes note of how entries end.
 
 use metaroce_engine::{Op, Wqe};
-use metaroce_proto::{Atomic, Placement};
+use metaroce_proto::{Atomic, Half, Placement};
 use metaroce_proto::{Completion, CompletionStatus, PostError, ReceiveRequest, WorkRequest};
 use metaroce_wire::{ConnId, HostId, Opcode, StreamId, Time};
 
@@ -24,11 +24,16 @@ pub(crate) const fn opcode(op: Op) -> Option<Opcode> {
     })
 }
 
+/// Where a rank's connection to `peer` is among those of the rank.
+fn place_of(of_rank: &[(u32, ConnId)], peer: u32) -> usize {
+    of_rank.partition_point(|&(p, _)| p < peer)
+}
+
 impl Simulation {
     /// Starts entry `id`.
     pub(crate) fn execute(&mut self, now: Time, id: u32) {
         let program = self.engine.program();
-        let wqe = program.wqes()[id as usize];
+        let wqe = program.wqe(id as usize);
         let rank = program.rank_of(id) as usize;
         if wqe.op.has_peer() {
             self.post(now, id, rank, &wqe);
@@ -72,14 +77,33 @@ impl Simulation {
         match posted {
             Ok(()) => {}
             Err(PostError::Failed(_)) => self.end(now, id, WqeResult::failed(CompletionStatus::Flushed)),
-            Err(_) => self.progress.ended = Some(Ending::Stalled),
+            Err(_) => self.finish(now, Ending::Stalled),
         }
     }
 
     fn connection(&self, rank: usize, peer: u32) -> (usize, ConnId) {
-        let of_rank = &self.connections[rank];
-        let at = of_rank.partition_point(|&(p, _)| p < peer);
-        (self.hosts_of_ranks[rank] as usize, of_rank[at].1)
+        (self.hosts_of_ranks[rank] as usize, self.connections[rank][place_of(&self.connections[rank], peer)].1)
+    }
+
+    /// Entry `wqe` is complete: with the last one that a rank sends to a peer, what both know of the paths between them
+    /// in that direction is of no use any more.
+    fn retire(&mut self, wqe: u32) {
+        let program = self.engine.program();
+        let (rank, entry) = (program.rank_of(wqe), program.wqe(wqe as usize));
+        if opcode(entry.op).is_none() {
+            return;
+        }
+        let at = place_of(&self.connections[rank as usize], entry.peer);
+        let open = &mut self.unsent[rank as usize][at];
+        *open -= 1;
+        if *open > 0 {
+            return;
+        }
+        let own = (self.connection(rank as usize, entry.peer), Half::Sending);
+        let other = (self.connection(entry.peer as usize, rank), Half::Receiving);
+        if [own, other].iter().all(|&((host, connection), half)| self.endpoints[host].has_settled(connection, half)) {
+            [own, other].iter().for_each(|&((host, connection), half)| self.endpoints[host].retire(connection, half));
+        }
     }
 
     /// A request or receive has ended.
@@ -91,11 +115,14 @@ impl Simulation {
         let stops = result.status != 0 && self.on_error == OnError::Stop;
         self.recorder.ended((!stops).then_some(now), wqe, result, &self.engine);
         if stops {
-            self.progress.ended = Some(Ending::Stalled);
+            self.finish(now, Ending::Stalled);
             return;
         }
         self.engine.complete(wqe);
-        if self.engine.unfinished() == 0 {
+        if !self.unsent.is_empty() {
+            self.retire(wqe);
+        }
+        if self.engine.unfinished() == self.part.as_ref().map_or(0, |part| part.foreign) {
             self.end_iteration(now);
         }
     }

@@ -1,26 +1,20 @@
 //! Explicit ports: packets that wait in the fabric, and the calls that it asks for.
 
-use metaroce_fabric::{Admission, Call, Step};
-use metaroce_wire::{HostId, PlaneId, Time};
+use metaroce_fabric::{Admission, Call, Departure};
+use metaroce_wire::{PlaneId, Time};
 
-use crate::sim::{CALLS, Ending, INDEX, KIND_SHIFT, PAUSED, PLANE_BITS, PORT_FREE, Simulation};
+use crate::event::{self, Kind};
+use crate::sim::{Ending, PAUSED, Simulation};
 
-/// What a call does, in the top bits of an event as its kind.
-const DEQUEUE: u32 = CALLS;
-const PAUSE: u32 = DEQUEUE + (1 << KIND_SHIFT);
-const RESUME: u32 = PAUSE + (1 << KIND_SHIFT);
-const UNPAUSE: u32 = RESUME + (1 << KIND_SHIFT);
-const WATCH: u32 = UNPAUSE + (1 << KIND_SHIFT);
-const CHECK: u32 = WATCH + (1 << KIND_SHIFT);
-
-const fn event(call: Call) -> u32 {
+/// The name of a call.
+fn name(call: Call) -> u64 {
     match call {
-        Call::Dequeue(link) => DEQUEUE | link,
-        Call::Pause(link, true) => PAUSE | link,
-        Call::Pause(link, false) => RESUME | link,
-        Call::Unpause(link) => UNPAUSE | link,
-        Call::Watch(link) => WATCH | link,
-        Call::Check => CHECK,
+        Call::Dequeue(link) => event::other(Kind::Dequeue, link),
+        Call::Pause(link, true) => event::other(Kind::Pause, link),
+        Call::Pause(link, false) => event::other(Kind::Resume, link),
+        Call::Unpause(link) => event::other(Kind::Unpause, link),
+        Call::Watch(link) => event::other(Kind::Watch, link),
+        Call::Check => event::other(Kind::Check, 0),
     }
 }
 
@@ -28,10 +22,10 @@ impl Simulation {
     /// A packet has reached a switch.
     #[inline(never)]
     pub(crate) fn enqueue(&mut self, now: Time, slot: u32) {
-        let ticket = self.queue.ticket();
-        match self.fabric.enqueue(now, self.packets.envelope(slot), slot, ticket) {
-            Admission::Arrives(at) => self.queue.push(at, slot),
-            Admission::Waits => self.queue.take_ticket(),
+        let envelope = self.packets.envelope(slot);
+        match self.fabric.enqueue(now, envelope, slot) {
+            Admission::Arrives(at) => self.queue.push(at, event::arrival(at, envelope.link, slot)),
+            Admission::Waits => {}
             Admission::Dropped(_) => self.packets.discard(slot),
         }
         self.follow(now);
@@ -39,18 +33,17 @@ impl Simulation {
 
     /// A call that the fabric has asked for is due.
     #[inline(never)]
-    pub(crate) fn called(&mut self, now: Time, event: u32) {
-        let link = event & INDEX;
-        match event & !INDEX {
-            DEQUEUE => {
-                if let Some(departure) = self.fabric.dequeue(now, link) {
-                    self.queue.push_with(departure.arrives, departure.ticket, departure.slot);
+    pub(crate) fn called(&mut self, now: Time, kind: Kind, link: u32) {
+        match kind {
+            Kind::Dequeue => {
+                if let Some(Departure { slot, arrives }) = self.fabric.dequeue(now, link) {
+                    self.queue.push(arrives, event::arrival(arrives, link, slot));
                 }
             }
-            PAUSE => self.pause(now, link, Some(true)),
-            RESUME => self.pause(now, link, Some(false)),
-            UNPAUSE => self.pause(now, link, None),
-            WATCH => {
+            Kind::Pause => self.pause(now, link, Some(true)),
+            Kind::Resume => self.pause(now, link, Some(false)),
+            Kind::Unpause => self.pause(now, link, None),
+            Kind::Watch => {
                 for slot in self.fabric.watch(now, link) {
                     self.packets.discard(slot);
                 }
@@ -64,7 +57,7 @@ impl Simulation {
     #[inline]
     pub(crate) fn follow(&mut self, now: Time) {
         for (at, call) in self.fabric.calls() {
-            self.queue.push(at.max(now), event(call));
+            self.queue.push(at.max(now), name(call));
         }
     }
 
@@ -75,11 +68,11 @@ impl Simulation {
             None => self.fabric.unpause(now, link),
         };
         let Some((host, plane)) = port else { return };
-        let (host, bit) = (host.index(), 1 << (PAUSED + u32::from(plane.0)));
+        let (host, bit) = (host.index(), PAUSED << plane.0);
         if on == Some(true) {
-            self.idle[host] |= bit;
+            self.ports[host] |= bit;
         } else {
-            self.idle[host] &= !bit;
+            self.ports[host] &= !bit;
             self.pull(now, host);
         }
     }
@@ -88,27 +81,18 @@ impl Simulation {
     #[cold]
     #[inline(never)]
     pub(crate) fn pull_paused(&mut self, now: Time, host: usize) {
-        let paused = self.idle[host] >> PAUSED;
-        let ready = paused & self.idle[host];
-        for plane in (0..PAUSED as u8).map(PlaneId).filter(|plane| ready >> plane.0 & 1 != 0) {
-            let mut sent = false;
-            while let Some(mut packet) = self.endpoints[host].poll_control(plane) {
-                sent = true;
-                if let Step::Arrives(at) = self.fabric.inject(now, &mut packet.envelope) {
-                    let slot = self.packets.insert(packet);
-                    self.queue.push(at, slot);
-                }
-            }
-            if sent {
-                self.idle[host] &= !(1 << plane.0);
-                let free = self.fabric.port_free(HostId(host as u32), plane);
-                self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
+        let paused = self.ports[host] / PAUSED;
+        for plane in (0..PAUSED.trailing_zeros() as u8).map(PlaneId) {
+            let bit = 1 << plane.0;
+            if paused & !self.ports[host] & bit != 0 && self.endpoints[host].ports_ready() & bit != 0 {
+                self.use_port(now, host, plane, true);
             }
         }
-        let closed = self.idle[host] & paused | paused << PAUSED;
-        self.idle[host] &= !closed;
+        // The others as ever: none of these may send.
+        let closed = paused & !self.ports[host];
+        self.ports[host] = (self.ports[host] | closed) % PAUSED;
         self.pull(now, host);
-        self.idle[host] |= closed;
+        self.ports[host] = self.ports[host] & !closed | (paused * PAUSED);
     }
 
     /// A deadlock that nothing will end ends the run.
@@ -116,7 +100,7 @@ impl Simulation {
         let ends = self.fabric.has_watchdog() || self.faults.iter().any(|&(at, ..)| at >= now);
         if self.fabric.checked(now) && !ends && !self.fabric.deadlock().is_empty() {
             self.progress.now = now;
-            self.progress.ended = Some(Ending::Deadlock);
+            self.finish(now, Ending::Deadlock);
         }
     }
 }

@@ -3,9 +3,13 @@
 //! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
+#[doc(hidden)]
+pub mod bench;
+mod event;
 mod execute;
 mod explicit;
 mod packets;
+mod parallel;
 mod profiles;
 mod queue;
 mod record;
@@ -25,8 +29,11 @@ pub use telemetry::{ConnectionTable, PathTable, Tables};
 ///
 /// # Errors
 /// [`DriverError::Config`] names the field that is refused, its value and what is allowed.
-pub fn simulate(spec: &Spec, data: &Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
+pub fn simulate(spec: &Spec, data: Data, interrupted: &mut dyn FnMut() -> bool) -> Result<Outcome, DriverError> {
     let mut simulation = world::build(spec, data)?;
-    simulation.run(interrupted)?;
+    match spec.threads {
+        1 => simulation.run(interrupted)?,
+        _ => simulation = parallel::run(simulation, spec, interrupted)?,
+    }
     Ok(record::outcome(spec, simulation))
 }

@@ -8,8 +8,6 @@ use metaroce_wire::{Body, Envelope, Packet, prefetch};
 pub struct Packets {
     envelopes: Vec<Envelope>,
     bodies: Vec<Body>,
-    /// Caught on a link that went down: lost, though their event is still to come.
-    doomed: Vec<bool>,
     free: Vec<u32>,
 }
 
@@ -24,7 +22,6 @@ impl Packets {
         }
         self.envelopes.push(packet.envelope);
         self.bodies.push(packet.body);
-        self.doomed.push(false);
         self.envelopes.len() as u32 - 1
     }
 
@@ -50,22 +47,29 @@ impl Packets {
         (self.envelopes.len() - self.free.len()) as u64
     }
 
-    /// Dooms all packets on links for which `dead` holds.
-    pub fn doom(&mut self, dead: impl Fn(u32) -> bool) {
-        let mut live = vec![true; self.envelopes.len()];
-        self.free.iter().for_each(|&slot| live[slot as usize] = false);
-        for (slot, envelope) in self.envelopes.iter().enumerate() {
-            self.doomed[slot] |= live[slot] && dead(envelope.link);
+    /// Takes over what is on its way in another part of the run.
+    pub fn adopt(&mut self, mut other: Packets) {
+        let mut slots = Vec::new();
+        other.each_slot(|slot, _| slots.push(slot));
+        for slot in slots {
+            let (&envelope, &body) = other.get(slot as u32);
+            self.insert(Packet { envelope, body });
         }
     }
 
-    /// Whether a packet is doomed; it is not afterwards.
-    #[inline]
-    pub fn take_doom(&mut self, slot: u32) -> bool {
-        std::mem::take(&mut self.doomed[slot as usize])
+    /// Shows all packets on their way.
+    pub fn each(&mut self, mut show: impl FnMut(&mut Envelope)) {
+        self.each_slot(|_, envelope| show(envelope));
     }
 
-    /// Hints that the envelope of `slot` is needed soon.
+    fn each_slot(&mut self, mut show: impl FnMut(usize, &mut Envelope)) {
+        let mut live = vec![true; self.envelopes.len()];
+        self.free.iter().for_each(|&slot| live[slot as usize] = false);
+        let all = self.envelopes.iter_mut().enumerate().zip(live);
+        all.filter(|(_, live)| *live).for_each(|((slot, envelope), _)| show(slot, envelope));
+    }
+
+    /// Hints that the packet in `slot` is needed soon.
     #[inline]
     pub fn prefetch_envelope(&self, slot: u32) {
         if let Some(envelope) = self.envelopes.get(slot as usize) {

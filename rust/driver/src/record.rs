@@ -108,6 +108,20 @@ impl Recorder {
         self.results[wqe as usize] = WqeResult { status, ..result };
     }
 
+    /// Adds what another part of the run has recorded: of each entry, one part knows the end.
+    pub(crate) fn absorb(&mut self, other: &Recorder) {
+        for (own, other) in [(&mut self.done, &other.done), (&mut self.placed, &other.placed)] {
+            own.iter_mut().zip(other).for_each(|(own, &other)| *own = other.min(*own));
+        }
+        let ended = other.results.iter().enumerate().filter(|(_, result)| **result != WqeResult::OPEN);
+        ended.for_each(|(wqe, &result)| self.results[wqe] = result);
+        self.plane_bytes.iter_mut().zip(&other.plane_bytes).for_each(|(own, other)| *own += other);
+        for (own, other) in self.bins.iter_mut().zip(&other.bins) {
+            own.resize(own.len().max(other.len()), 0);
+            own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
+        }
+    }
+
     /// Payload has arrived by `plane`.
     #[inline]
     pub(crate) fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {
@@ -169,7 +183,8 @@ pub struct Outcome {
 }
 
 /// Collects the results of a run that is over.
-pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
+pub(crate) fn outcome(spec: &Spec, mut simulation: Simulation) -> Outcome {
+    let verify = simulation.verified.take().or_else(|| simulation.verify.take());
     let counters = counters(&simulation);
     let done = simulation.progress.ended == Some(Ending::Done);
     let deadlock = if done || simulation.fabric.has_watchdog() { Vec::new() } else { simulation.fabric.deadlock() };
@@ -180,19 +195,16 @@ pub(crate) fn outcome(spec: &Spec, simulation: Simulation) -> Outcome {
         Some(Ending::TimeLimit) => Status::Bound,
         Some(Ending::Stalled | Ending::Deadlock) | None => Status::Stalled,
     };
-    let check = simulation.verify.as_ref().filter(|v| !v.expects.is_empty()).and_then(|v| v.result);
+    let check = verify.as_ref().filter(|v| !v.expects.is_empty()).and_then(|v| v.result);
     let mut digest = fold(simulation.progress.digest, simulation.progress.now.0);
     for &(_, value) in &counters {
         digest = fold(digest, value);
     }
     let stalled = if matches!(status, Status::Stalled | Status::Deadlock) { stalled(&simulation) } else { Vec::new() };
     let rate = payload_line_rate(spec, &simulation.fabric).0;
-    let memory = simulation.verify.and_then(|verify| {
-        let ranks = 0..spec.hosts_of_ranks.len();
-        let out = verify.give_back.then(|| ranks.flat_map(|rank| verify.memory.rank(rank).iter().copied()).collect());
-        if spec.payload.as_ref().is_some_and(|payload| payload.keep_memory) {
-            keep(verify.memory);
-        }
+    let memory = verify.and_then(|verify| {
+        let out = verify.give_back.then(|| verify.memory.to_vec());
+        keep(verify.memory);
         out
     });
     Outcome {

@@ -6,36 +6,30 @@
 
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory};
-use metaroce_fabric::{End, Fabric, Step, Target};
+use metaroce_fabric::{End, Fabric, MAX_PLANES, Step, Target};
 use metaroce_proto::{Endpoint, Stage};
-use metaroce_wire::{Class, HostId, PlaneId, Time, prefetch};
+use metaroce_wire::{Class, HostId, PlaneId, Time};
 
+use crate::event::{self, Kind};
 use crate::packets::Packets;
+use crate::parallel::Part;
 use crate::queue::EventQueue;
 use crate::record::Recorder;
 use crate::spec::{DriverError, OnError};
 use crate::telemetry::Sampler;
 use crate::world::Connections;
 
-/// An event is a kind in the top 4 bits and an index below.
-pub(crate) const KIND_SHIFT: u32 = 28;
-pub(crate) const INDEX: u32 = (1 << KIND_SHIFT) - 1;
-const ARRIVE: u32 = 0;
-pub(crate) const PORT_FREE: u32 = 1;
-const TIMER: u32 = 2;
-const START: u32 = 3;
-const FAULT: u32 = 4;
-const REROUTE: u32 = 5;
-/// From here on, calls of the fabric's explicit ports: no events of the model, so neither counted nor in the digest.
-pub(crate) const CALLS: u32 = 6 << KIND_SHIFT;
-/// Planes take three bits of a port's index.
-pub(crate) const PLANE_BITS: u32 = 3;
-/// Where in [`Simulation::idle`] the bits of paused ports begin.
-pub(crate) const PAUSED: u32 = 1 << PLANE_BITS;
+/// Where in [`Simulation::ports`] the bits of paused ports begin.
+pub(crate) const PAUSED: u32 = 1 << MAX_PLANES;
+/// Planes take three bits of a port's number.
+const PLANE_BITS: u32 = MAX_PLANES.trailing_zeros();
 
-/// How many events ahead the state of an arriving packet is asked for: its envelope; its body, at a
-/// host; the connection there, or the route at a switch; the path, or the port; and the message.
-const AHEAD: [usize; 5] = [14, 10, 7, 4, 2];
+/// How many events ahead the state that one will touch is asked for: the connection at a host; the path there, or the
+/// port of a switch; and the message.
+const AHEAD: [(usize, Stage); 3] = [(2, Stage::Message), (4, Stage::Path), (7, Stage::Connection)];
+
+/// The same for the body of a packet at a host, from which those are read.
+const BODY_AHEAD: usize = 10;
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -45,10 +39,12 @@ pub(crate) struct Progress {
     begun: Time,
     /// Start and end of each timed iteration.
     pub spans: Vec<(Time, Time)>,
-    /// Set when the run is over.
+    /// Set when the run is over, and since when: what else happens in that window still does.
     pub ended: Option<Ending>,
+    pub finished: Time,
     pub now: Time,
     pub events: u64,
+    /// Sum over all events, so that it does not depend on the order of those that do not touch each other.
     pub digest: u64,
 }
 
@@ -71,6 +67,7 @@ impl Progress {
             begun: Time::ZERO,
             spans: Vec::new(),
             ended: None,
+            finished: Time::NEVER,
             now: Time::ZERO,
             events: 0,
             digest: 0,
@@ -78,10 +75,10 @@ impl Progress {
     }
 
     #[inline]
-    fn note(&mut self, now: Time, event: u32) {
+    fn note(&mut self, now: Time, name: u64) {
         self.now = now;
         self.events += 1;
-        self.digest = fold(self.digest, now.0 ^ u64::from(event) << 32);
+        self.digest = self.digest.wrapping_add(fold(now.0, event::trace(name)));
     }
 }
 
@@ -113,15 +110,22 @@ pub(crate) struct Simulation {
     pub fabric: Fabric,
     pub endpoints: Vec<Endpoint>,
     pub engine: Engine,
+    /// Until the first iteration is over: the others would move the same bytes.
     pub verify: Option<Verify>,
+    /// After it.
+    pub verified: Option<Verify>,
     pub recorder: Recorder,
     pub sampler: Option<Sampler>,
     pub progress: Progress,
     pub connections: Connections,
+    /// Entries that each connection sends and has not completed, in the order of `connections`; empty if none is
+    /// retired.
+    pub unsent: Vec<Vec<u32>>,
     pub hosts_of_ranks: Vec<u32>,
     pub rank_of_host: Vec<u32>,
-    /// Ports that send nothing now, by host, and from bit [`PAUSED`] on those that may send no data.
-    pub idle: Vec<u32>,
+    /// By host: ports of which it is known when they will be free, and from bit [`PAUSED`] on those that may send no
+    /// data.
+    pub ports: Vec<u32>,
     /// Switch ports are explicit.
     pub explicit: bool,
     /// Time of the one timer event of each host that counts.
@@ -131,39 +135,28 @@ pub(crate) struct Simulation {
     pub limit: Time,
     /// See [`Simulation::next_pause`].
     pub pause: Time,
+    /// What happens in a window at one node reaches no other in it: the least delay of a link.
+    pub window: u64,
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
+    /// Which part of the run this is, if it has been divided.
+    pub part: Option<Part>,
 }
 
 impl Simulation {
     /// Runs to an end.
     pub(crate) fn run(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
-        for (index, &(at, ..)) in self.faults.iter().enumerate() {
-            self.queue.push(at, FAULT << KIND_SHIFT | index as u32);
-        }
-        self.begin_iteration(Time::ZERO);
-        self.pause = self.next_pause();
-        while self.progress.ended.is_none() {
-            if self.progress.events & 0xFFFF == 0xFFFF && interrupted() {
-                return Err(DriverError::Interrupted);
-            }
-            let Some((now, event)) = self.queue.pop() else {
-                self.progress.ended = Some(Ending::Stalled);
+        self.begin();
+        loop {
+            self.proceed(interrupted)?;
+            if !self.pass_pause()? {
                 break;
-            };
-            if now > self.pause {
-                self.pause_before(now)?;
-                if self.progress.ended.is_some() {
-                    break;
-                }
             }
-            if event >= CALLS {
-                self.called(now, event);
-                continue;
-            }
-            self.progress.note(now, event);
-            self.look_ahead();
-            self.handle(now, event);
+        }
+        match self.progress.ended {
+            Some(Ending::TimeLimit) => {}
+            Some(_) => self.progress.now = self.progress.finished,
+            None => self.progress.ended = Some(Ending::Stalled),
         }
         match &mut self.sampler {
             Some(sampler) => sampler.finish(self.progress.now, &self.endpoints, &self.rank_of_host),
@@ -171,34 +164,91 @@ impl Simulation {
         }
     }
 
-    /// When something that is no event is due: a sample, or the limit.
-    fn next_pause(&self) -> Time {
-        self.sampler.as_ref().map_or(self.limit, |sampler| self.limit.min(sampler.next))
+    /// What happens at time 0, and the schedule of faults.
+    pub(crate) fn begin(&mut self) {
+        for (index, &(at, ..)) in self.faults.iter().enumerate() {
+            self.queue.push(at, event::other(Kind::Fault, index as u32));
+        }
+        self.begin_iteration(Time::ZERO);
+        self.pause = self.next_pause();
     }
 
-    /// The next event is at `now`: takes the samples due before it, and ends the run at its limit.
-    #[cold]
-    #[inline(never)]
-    fn pause_before(&mut self, now: Time) -> Result<(), DriverError> {
-        if let Some(sampler) = &mut self.sampler {
-            sampler.catch_up(now.min(self.limit), &self.endpoints, &self.rank_of_host)?;
-        }
-        self.pause = self.next_pause();
-        if now > self.limit {
-            self.progress.now = self.limit;
-            self.progress.ended = Some(Ending::TimeLimit);
+    /// Runs to the end of the instant `pause`.
+    pub(crate) fn proceed(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
+        while let Some((now, name)) = self.queue.pop(self.pause) {
+            self.look_ahead();
+            if let Some(slot) = event::arriving(name) {
+                self.progress.note(now, name);
+                self.arrive(now, slot);
+                continue;
+            }
+            let (kind, index) = event::kind(name);
+            if kind >= Kind::Dequeue {
+                self.called(now, kind, index);
+                continue;
+            }
+            // Every part sees a fault: one counts it.
+            if !matches!(kind, Kind::Fault | Kind::Reroute) || self.part.as_ref().is_none_or(|part| part.index == 0) {
+                self.progress.note(now, name);
+            }
+            self.handle(now, kind, index as usize);
+            if self.progress.events.is_multiple_of(1 << 12) && interrupted() {
+                return Err(DriverError::Interrupted);
+            }
         }
         Ok(())
     }
 
+    /// The run is over. What else happens in this window still does, or its end would depend on the order in which
+    /// nodes that know nothing of each other are looked at.
+    #[cold]
+    pub(crate) fn finish(&mut self, now: Time, ending: Ending) {
+        if self.progress.ended.is_none() {
+            (self.progress.ended, self.progress.finished) = (Some(ending), now);
+            self.pause = self.next_pause();
+        }
+    }
+
+    /// When something that is no event is due: a sample, the limit, or the end.
+    fn next_pause(&self) -> Time {
+        let limit = self.limit.min(self.last_instant());
+        self.sampler.as_ref().map_or(limit, |sampler| limit.min(sampler.next))
+    }
+
+    /// The last instant of the window in which the run was over.
+    fn last_instant(&self) -> Time {
+        match self.progress.finished {
+            Time::NEVER => Time::NEVER,
+            Time(finished) => Time(finished - finished % self.window + self.window - 1),
+        }
+    }
+
+    /// Nothing more happens up to `pause`: takes the samples due before the next event. Answers whether the run goes on.
+    #[cold]
+    #[inline(never)]
+    fn pass_pause(&mut self) -> Result<bool, DriverError> {
+        let Some(next) = self.queue.next_time() else { return Ok(false) };
+        if let Some(sampler) = &mut self.sampler {
+            let until = next.min(self.limit).min(self.progress.finished);
+            sampler.catch_up(until, &self.endpoints, &self.rank_of_host)?;
+        }
+        self.pause = self.next_pause();
+        if next > self.limit && self.progress.ended.is_none() {
+            self.progress.now = self.limit;
+            self.progress.ended = Some(Ending::TimeLimit);
+        }
+        Ok(next <= self.limit.min(self.last_instant()))
+    }
+
     /// Asks for what the next events will touch. No effect on results.
     #[inline]
-    fn look_ahead(&mut self) {
-        let first = if self.queue.take_opened() { 0 } else { AHEAD[0] };
-        for ahead in first..=AHEAD[0] {
-            if let Some((ARRIVE, slot)) = self.event_in(ahead) {
-                self.packets.prefetch_envelope(slot);
-            }
+    fn look_ahead(&self) {
+        if self.queue.has_opened() {
+            self.queue.coming(|name| {
+                if let Some(slot) = event::arriving(name) {
+                    self.packets.prefetch_envelope(slot);
+                }
+            });
         }
         if self.far_state {
             self.look_further();
@@ -206,66 +256,58 @@ impl Simulation {
     }
 
     /// The same for state that does not fit the cache.
+    #[inline]
     fn look_further(&self) {
-        if let Some((PORT_FREE, port)) = self.event_in(AHEAD[0]) {
-            prefetch(&self.endpoints[(port >> PLANE_BITS) as usize]);
-        }
-        if let Some((ARRIVE, slot)) = self.event_in(AHEAD[1])
+        if let Some(slot) = self.queue.peek(BODY_AHEAD).and_then(event::arriving)
             && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
         {
             self.packets.prefetch_body(slot);
         }
-        for (at, stage) in [(AHEAD[2], Stage::Connection), (AHEAD[3], Stage::Path), (AHEAD[4], Stage::Message)] {
-            match self.event_in(at) {
-                Some((ARRIVE, slot)) => {
-                    let (envelope, body) = self.packets.get(slot);
-                    match self.fabric.end(envelope) {
-                        End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
-                        End::Switch if stage == Stage::Connection => self.fabric.prefetch_choice(envelope),
-                        End::Switch if stage == Stage::Path => self.fabric.prefetch_port(envelope),
-                        End::Switch => {}
-                    }
+        for (ahead, stage) in AHEAD {
+            let Some(name) = self.queue.peek(ahead) else { return };
+            let Some(slot) = event::arriving(name) else {
+                if let (Kind::PortFree, port) = event::kind(name) {
+                    let (host, plane) = port_of(port);
+                    self.endpoints[host].prefetch_port(plane, stage);
                 }
-                Some((PORT_FREE, port)) => {
-                    let plane = PlaneId((port & ((1 << PLANE_BITS) - 1)) as u8);
-                    self.endpoints[(port >> PLANE_BITS) as usize].prefetch_port(plane, stage);
-                }
-                _ => {}
+                continue;
+            };
+            let (envelope, body) = self.packets.get(slot);
+            match self.fabric.end(envelope) {
+                End::Host(host) => self.endpoints[host.index()].prefetch(body, stage),
+                End::Switch if stage == Stage::Path => self.fabric.prefetch_port(envelope),
+                End::Switch | End::Nowhere => {}
             }
         }
     }
 
-    /// Kind and index of the event that pops `ahead` pops from now.
     #[inline]
-    fn event_in(&self, ahead: usize) -> Option<(u32, u32)> {
-        self.queue.peek(ahead).map(|event| (event >> KIND_SHIFT, event & INDEX))
-    }
-
-    #[inline]
-    fn handle(&mut self, now: Time, event: u32) {
-        let index = (event & INDEX) as usize;
-        match event >> KIND_SHIFT {
-            ARRIVE => self.arrive(now, event),
-            PORT_FREE => {
-                self.idle[index >> PLANE_BITS] |= 1 << (index & ((1 << PLANE_BITS) - 1));
-                self.pull(now, index >> PLANE_BITS);
+    fn handle(&mut self, now: Time, kind: Kind, index: usize) {
+        match kind {
+            Kind::PortFree => {
+                let (host, plane) = port_of(index as u32);
+                self.ports[host] &= !(1 << plane.0);
+                self.pull(now, host);
             }
-            TIMER
+            Kind::Timer
                 // Only the latest arming counts; events that it overtook do nothing.
                 if self.timer_at[index] == now => {
                     self.timer_at[index] = Time::NEVER;
                     self.endpoints[index].handle_timeout(now);
                     self.settle(now, index);
                 }
-            START => {
+            Kind::Start => {
                 self.execute(now, index as u32);
                 // It may be complete already.
                 self.start_ready(now);
                 let rank = self.engine.program().rank_of(index as u32);
                 self.settle(now, self.hosts_of_ranks[rank as usize] as usize);
             }
-            FAULT => self.fault(now, index),
-            REROUTE => self.fabric.reroute(),
+            Kind::Fault => self.fault(now, index),
+            Kind::Reroute => {
+                self.fabric.reroute();
+                self.reconsider();
+            }
             _ => {}
         }
     }
@@ -273,21 +315,21 @@ impl Simulation {
     /// A packet has reached the end of its link.
     #[inline]
     fn arrive(&mut self, now: Time, slot: u32) {
-        if self.packets.take_doom(slot) {
-            self.fabric.drop_on_dead_link();
-            self.packets.discard(slot);
-            return;
-        }
         let envelope = self.packets.envelope(slot);
         match self.fabric.end(envelope) {
             End::Switch if self.explicit => self.enqueue(now, slot),
             End::Switch => match self.fabric.forward(now, envelope) {
-                Step::Arrives(at) => self.queue.push(at, slot),
+                Step::Arrives(at) if self.part.is_some() => self.hand_over(at, slot),
+                Step::Arrives(at) => self.queue.push(at, event::arrival(at, envelope.link, slot)),
                 Step::Dropped(_) => self.packets.discard(slot),
             },
             End::Host(host) => {
                 self.fabric.deliver();
                 self.deliver(now, host, slot);
+            }
+            End::Nowhere => {
+                self.fabric.drop_on_dead_link();
+                self.packets.discard(slot);
             }
         }
     }
@@ -337,6 +379,10 @@ impl Simulation {
 
     /// All entries are complete.
     pub(crate) fn end_iteration(&mut self, now: Time) {
+        if let Some(mut verify) = self.verify.take() {
+            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
+            self.verified = Some(verify);
+        }
         self.progress.left -= 1;
         if self.progress.warmup > 0 {
             self.progress.warmup -= 1;
@@ -347,18 +393,18 @@ impl Simulation {
             self.begin_iteration(now);
             return;
         }
-        self.progress.ended = Some(Ending::Done);
-        if let Some(verify) = &mut self.verify {
-            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
-        }
+        self.finish(now, Ending::Done);
     }
 
     /// Executes all entries that may start.
     fn start_ready(&mut self, now: Time) {
         while let Some(wqe) = self.engine.start_next() {
+            if self.is_foreign(wqe) {
+                continue;
+            }
             let start = Time(self.progress.begun.0 + self.engine.program().start(wqe));
             if start > now {
-                self.queue.push(start, START << KIND_SHIFT | wqe);
+                self.queue.push(start, event::other(Kind::Start, wqe));
             } else {
                 self.execute(now, wqe);
             }
@@ -369,45 +415,72 @@ impl Simulation {
     /// Lets each free port of a host that has something to send pull a packet; sets the timer.
     #[inline]
     pub(crate) fn pull(&mut self, now: Time, host: usize) {
-        if self.idle[host] >= 1 << PAUSED {
+        if self.ports[host] >= PAUSED {
             return self.pull_paused(now, host);
         }
-        let endpoint = &mut self.endpoints[host];
         // A pull for one port may make another ready.
-        while let ports @ 1.. = endpoint.ports_ready() & self.idle[host] {
-            let plane = PlaneId(ports.trailing_zeros() as u8);
-            let mut sent = false;
-            while let Some(mut packet) = endpoint.poll_transmit(now, plane) {
-                sent = true;
-                if let Step::Arrives(at) = self.fabric.inject(now, &mut packet.envelope) {
+        while let ports @ 1.. = self.endpoints[host].ports_ready() & !self.ports[host] {
+            self.use_port(now, host, PlaneId(ports.trailing_zeros() as u8), false);
+        }
+        let endpoint = &self.endpoints[host];
+        // A timeout that has passed is due now, or the event would not be known as the one that counts.
+        let due = endpoint.poll_timeout().max(now);
+        if due < self.timer_at[host] {
+            self.timer_at[host] = due;
+            self.queue.push(due, event::other(Kind::Timer, host as u32));
+        }
+    }
+
+    /// A port that has something to send does so if it is free, one data packet at most; else it is known from now on
+    /// when it will be.
+    #[inline]
+    pub(crate) fn use_port(&mut self, now: Time, host: usize, plane: PlaneId, control: bool) {
+        let endpoint = &mut self.endpoints[host];
+        let mut free = self.fabric.port_free(HostId(host as u32), plane);
+        if free <= now {
+            let mut poll = || if control { endpoint.poll_control(plane) } else { endpoint.poll_transmit(now, plane) };
+            while let Some(mut packet) = poll() {
+                let step = self.fabric.inject(now, &mut packet.envelope);
+                free = self.fabric.port_free(HostId(host as u32), plane);
+                if let Step::Arrives(at) = step
+                    && !self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, &packet))
+                {
                     let slot = self.packets.insert(packet);
-                    self.queue.push(at, slot);
+                    self.queue.push(at, event::arrival(at, packet.envelope.link, slot));
                 }
                 // A control packet is a few nanoseconds long: what follows it lines up behind it.
                 if packet.envelope.class == Class::Data {
                     break;
                 }
             }
-            if sent {
-                self.idle[host] &= !(1 << plane.0);
-                let free = self.fabric.port_free(HostId(host as u32), plane);
-                self.queue.push(free, PORT_FREE << KIND_SHIFT | (host as u32) << PLANE_BITS | u32::from(plane.0));
+            if endpoint.ports_ready() & 1 << plane.0 == 0 || free <= now {
+                return;
             }
         }
-        // A timeout that has passed is due now, or the event would not be known as the one that counts.
-        let due = endpoint.poll_timeout().max(now);
-        if due < self.timer_at[host] {
-            self.timer_at[host] = due;
-            self.queue.push(due, TIMER << KIND_SHIFT | host as u32);
+        self.ports[host] |= 1 << plane.0;
+        let port = (host as u32) << PLANE_BITS | u32::from(plane.0);
+        self.queue.push(free, event::other(Kind::PortFree, port));
+    }
+
+    /// Links or routes have changed under the packets on their way.
+    fn reconsider(&mut self) {
+        self.packets.each(|envelope| self.fabric.reconsider(envelope));
+        if let Some(part) = &mut self.part {
+            part.each(|envelope| self.fabric.reconsider(envelope));
         }
     }
 
     fn fault(&mut self, now: Time, index: usize) {
         let (_, target, up) = self.faults[index];
         let delay = self.fabric.set(target, up);
-        let fabric = &self.fabric;
-        self.packets.doom(|link| !fabric.is_up(link));
-        self.queue.push(now + delay, REROUTE << KIND_SHIFT);
+        self.reconsider();
+        self.queue.push(now + delay, event::other(Kind::Reroute, 0));
         self.follow(now);
     }
+}
+
+/// Host and plane of a port.
+#[inline]
+const fn port_of(port: u32) -> (usize, PlaneId) {
+    ((port >> PLANE_BITS) as usize, PlaneId((port & (MAX_PLANES - 1)) as u8))
 }

@@ -56,9 +56,12 @@ pub struct Spec {
     /// Stop here, picoseconds.
     #[serde(default)]
     pub time_limit_ps: Option<u64>,
-    /// Move payload.
+    /// Move payload in the first iteration, warm-up included, and check it at its end.
     #[serde(default)]
     pub payload: Option<Payload>,
+    /// Threads that share the run; results do not depend on it.
+    #[serde(default = "one", skip_serializing)]
+    pub threads: u32,
     /// Record when each entry completed and was placed.
     #[serde(default)]
     pub record_wqes: bool,
@@ -241,9 +244,6 @@ pub enum FaultTarget {
 pub struct Payload {
     /// Element type.
     pub dtype: String,
-    /// Keep the memory of this run for the next one of this thread (no effect on results).
-    #[serde(default, skip_serializing)]
-    pub keep_memory: bool,
 }
 
 impl Payload {
@@ -266,7 +266,7 @@ pub struct Inject {
 #[derive(Clone, Debug)]
 pub struct Data<'a> {
     /// The program.
-    pub program: Columns<'a>,
+    pub program: Columns,
     /// Inputs to write before each iteration.
     pub fills: Vec<Fill>,
     /// Outputs to check in the end.

@@ -1,65 +1,75 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::Mutex;
 
 use metaroce_engine::pattern::Pattern;
 use metaroce_engine::{Engine, Memory, Op, Program};
 use metaroce_fabric::{Balance, Demand, Fabric, Target};
 use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
+use metaroce_wire::units::PS_PER_S;
 use metaroce_wire::{Bytes, ConnId, HostId, PlaneId, Rate, Time, lengths};
 
 use crate::execute::opcode;
 use crate::packets::Packets;
-use crate::queue::EventQueue;
+use crate::queue::{EventQueue, MAX_BUCKET_BITS, MAX_SHIFT};
 use crate::record::Recorder;
 use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 
-thread_local! {
-    /// Memory of the last run with payload of this thread, if it was to be kept.
-    static KEPT: Cell<Option<Memory>> = const { Cell::new(None) };
+/// State of paths, bytes, that is worth giving back.
+const MUCH: usize = 64 << 20;
+
+/// Memory of runs with payload that are over: as many as there ever were at once. No effect on results.
+static KEPT: Mutex<Vec<Memory>> = Mutex::new(Vec::new());
+
+/// Keeps the memory of a run that is over for the next one of the process.
+pub(crate) fn keep(mut memory: Memory) {
+    memory.release();
+    if let Ok(mut kept) = KEPT.lock() {
+        kept.push(memory);
+        kept.sort_by_key(Memory::capacity);
+    }
 }
 
-/// Keeps the memory of a run that is over for the next one of this thread.
-pub(crate) fn keep(memory: Memory) {
-    KEPT.set(Some(memory));
+/// The smallest that is enough, or the largest: it goes back for a larger one.
+fn kept(bytes: usize) -> Option<Memory> {
+    let mut kept = KEPT.lock().ok()?;
+    let at = kept.partition_point(|memory| memory.capacity() < bytes).min(kept.len().checked_sub(1)?);
+    Some(kept.remove(at))
 }
 
 /// Builds a run that has not started.
-pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError> {
+pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverError> {
     let refused = |e: &dyn std::fmt::Display| DriverError::Config(e.to_string());
     let fabric = spec.fabric.lower(spec.seed, spec.loss, longest_packet(spec))?;
     let mut fabric = Fabric::new(&fabric).map_err(|e| refused(&e))?;
-    let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| refused(&e))?;
-    check(spec, data, &program)?;
+    let program = Program::new(std::mem::take(&mut data.program), spec.memory_bytes).map_err(|e| refused(&e))?;
+    check(spec, &data, &program)?;
     if spec.fabric.balance == Balance::Pinned {
         fabric.pin(&demands(spec, &program));
     }
     let hosts = spec.fabric.hosts as usize;
     let planes = spec.fabric.planes as usize;
-    let base_rtt = base_rtt(spec, &fabric);
     let routes = fabric.routes();
-    let mut endpoints: Vec<Endpoint> = (0..hosts as u32)
-        .map(|host| {
-            let ports = (0..planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
-            Endpoint::new(&spec.transport, Environment { host: HostId(host), ports, base_rtt, routes })
-        })
-        .collect();
+    let mut endpoints: Vec<Endpoint> =
+        environments(spec, &fabric).map(|environment| Endpoint::new(&spec.transport, environment)).collect();
     check_operations(spec, &program, &endpoints)?;
-    register(spec, data, &mut endpoints)?;
+    register(spec, &data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);
-    deny(spec, data, &connections, &mut endpoints)?;
+    deny(spec, &data, &connections, &mut endpoints)?;
     let mut rank_of_host = vec![u32::MAX; hosts];
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
     }
-    let wqes = if spec.record_wqes { program.wqes().len() } else { 0 };
+    let wqes = if spec.record_wqes { program.len() } else { 0 };
     Ok(Simulation {
-        queue: EventQueue::new(bucket_shift(hosts * planes)),
+        queue: queue(spec, &fabric),
         packets: Packets::default(),
-        idle: vec![(1u32 << planes) - 1; hosts],
+        ports: vec![0; hosts],
+        window: fabric.least_delay().0.max(1),
         timer_at: vec![Time::NEVER; hosts],
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         on_error: spec.on_error,
@@ -70,14 +80,80 @@ pub(crate) fn build(spec: &Spec, data: &Data) -> Result<Simulation, DriverError>
         sampler: Sampler::new(spec, &mut endpoints)?,
         progress: Progress::new(spec.warmup, spec.iterations),
         verify: verify(spec, data)?,
+        verified: None,
+        part: None,
+        unsent: unsent(spec, &program, &connections, planes * routes as usize),
         recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
-        engine: Engine::new(program),
+        engine: Engine::new(Arc::new(program)),
         rank_of_host,
         connections,
         endpoints,
         explicit: fabric.is_explicit(),
         fabric,
     })
+}
+
+/// Where each host stands.
+pub(crate) fn environments(spec: &Spec, fabric: &Fabric) -> impl Iterator<Item = Environment> {
+    let (base_rtt, routes) = (base_rtt(spec, fabric), fabric.routes());
+    (0..spec.fabric.hosts).map(move |host| {
+        let ports = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
+        Environment { host: HostId(host), ports, base_rtt, routes }
+    })
+}
+
+/// The same run once more, not started either and without endpoints, to be a part of it.
+pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
+    let wqes = if spec.record_wqes { of.engine.program().len() } else { 0 };
+    Simulation {
+        queue: queue(spec, &of.fabric),
+        packets: Packets::default(),
+        fabric: of.fabric.clone(),
+        endpoints: Vec::new(),
+        engine: Engine::new(of.engine.program().clone()),
+        verify: None,
+        verified: None,
+        recorder: Recorder::new(wqes, spec.fabric.planes as usize, spec.record_bin_ps),
+        sampler: None,
+        progress: Progress::new(spec.warmup, spec.iterations),
+        connections: of.connections.clone(),
+        hosts_of_ranks: of.hosts_of_ranks.clone(),
+        rank_of_host: of.rank_of_host.clone(),
+        ports: of.ports.clone(),
+        explicit: of.explicit,
+        timer_at: of.timer_at.clone(),
+        faults: of.faults.clone(),
+        on_error: of.on_error,
+        limit: of.limit,
+        pause: of.pause,
+        window: of.window,
+        far_state: of.far_state,
+        unsent: Vec::new(),
+        part: None,
+    }
+}
+
+/// What a wheel spans, ps: delays of links and full queues. What is due later waits in a heap.
+const WHEEL_PS: u64 = 1 << 23;
+
+/// Entries that each connection sends, where connections give their paths back when these are complete: where the paths
+/// of all would take much, in the one iteration of a run of which nobody asks for their state. Answers to requests
+/// are no entries, so there are to be none.
+fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usize) -> Vec<Vec<u32>> {
+    let ends: usize = connections.iter().map(Vec::len).sum();
+    let once = spec.iterations == 1 && spec.warmup == 0 && spec.record_paths_ps.is_none();
+    let answered = |op| matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd | Op::Flush);
+    if !once || 128 * ends * paths <= MUCH || program.wqes().any(|wqe| answered(wqe.op)) {
+        return Vec::new();
+    }
+    let of_rank = |(rank, of_rank): (usize, &Vec<(u32, ConnId)>)| {
+        let mut entries = vec![0; of_rank.len()];
+        for wqe in program.of_rank(rank).filter(|wqe| opcode(wqe.op).is_some()) {
+            entries[of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
+        }
+        entries
+    };
+    connections.iter().enumerate().map(of_rank).collect()
 }
 
 /// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level
@@ -95,13 +171,20 @@ fn target(kind: FaultTarget, id: u32) -> Target {
     }
 }
 
-/// Buckets hold a few tens of events each: narrower ones for more ports.
-fn bucket_shift(ports: usize) -> u32 {
-    match ports {
-        0..=64 => 13,
-        65..=512 => 12,
-        _ => 11,
-    }
+/// Events a second of a fabric at full speed: some eight a data packet, hops of its own and of half an acknowledgement.
+pub(crate) fn events_per_s(spec: &Spec, fabric: &Fabric) -> u128 {
+    let rate: u128 = (0..spec.fabric.hosts)
+        .flat_map(|host| (0..spec.fabric.planes).map(move |plane| (HostId(host), PlaneId(plane as u8))))
+        .map(|(host, plane)| u128::from(fabric.port_rate(host, plane).0))
+        .sum();
+    8 * rate / u128::from(8 * full_packet(spec)).max(1)
+}
+
+/// A wheel for a fabric at full speed: about eight events a bucket, and room for a few microseconds.
+fn queue(spec: &Spec, fabric: &Fabric) -> EventQueue {
+    let width = (8 * u128::from(PS_PER_S) / events_per_s(spec, fabric).max(1)).max(1);
+    let shift = width.ilog2().clamp(WHEEL_PS.ilog2() - MAX_BUCKET_BITS, MAX_SHIFT);
+    EventQueue::new(shift, (WHEEL_PS.ilog2() - shift).clamp(12, MAX_BUCKET_BITS))
 }
 
 fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError> {
@@ -188,13 +271,13 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
     }
 }
 
-fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
+fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     let Some(payload) = &spec.payload else {
         return Ok(None);
     };
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
-    let memory = match KEPT.take() {
+    let memory = match kept(ranks.saturating_mul(bytes)) {
         Some(kept) => kept.renew(ranks, bytes, dtype),
         None => Memory::new(ranks, bytes, dtype),
     };
@@ -213,8 +296,8 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
     Ok(Some(Verify {
         memory,
         pattern: Pattern::new(dtype, ranks as u32),
-        fills: data.fills.clone(),
-        expects: data.expects.clone(),
+        fills: data.fills,
+        expects: data.expects,
         flip_at: spec.inject.map_or(0, |i| i.flip_byte_at),
         placements: 0,
         result: None,
@@ -225,7 +308,7 @@ fn verify(spec: &Spec, data: &Data) -> Result<Option<Verify>, DriverError> {
 /// Refuses operations that the transport does not have.
 fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> Result<(), DriverError> {
     let has = |op: Op| opcode(op).is_none_or(|opcode| endpoints.iter().all(|e| e.supports(opcode)));
-    let Some(i) = program.wqes().iter().position(|wqe| !has(wqe.op)) else {
+    let Some(i) = program.wqes().position(|wqe| !has(wqe.op)) else {
         return Ok(());
     };
     let transport = match &spec.transport {
@@ -233,7 +316,7 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
         TransportConfig::RoceV2(_) => "rocev2",
         TransportConfig::Mrc(_) => "mrc",
     };
-    let name = Op::ALL[program.wqes()[i].op as usize].1;
+    let name = Op::ALL[program.wqe(i).op as usize].1;
     let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
     Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))
 }
@@ -337,7 +420,7 @@ pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
 fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
     let mut bytes = BTreeMap::new();
     for rank in 0..program.ranks() {
-        for wqe in program.of_rank(rank).iter().filter(|wqe| wqe.op.has_peer()) {
+        for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
             let own = HostId(spec.hosts_of_ranks[rank]);
             let peer = HostId(spec.hosts_of_ranks[wqe.peer as usize]);
             let (out, back) = match wqe.op {
@@ -358,10 +441,10 @@ pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
 // [F10.state-of-a-pair]
 /// Opens a connection for each pair of ranks that the program makes talk.
 fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
-    let mut connections = vec![Vec::new(); program.ranks()];
+    let mut connections: Connections = vec![Vec::new(); program.ranks()];
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).iter().filter(|w| w.op.has_peer());
+        let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
         let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
         peers.sort_unstable();
         peers.dedup();
@@ -369,22 +452,22 @@ fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connec
     }
     pairs.sort_unstable();
     pairs.dedup();
-    let mut bound = Vec::new();
     for (a, b) in pairs {
         let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
         endpoints[host_b as usize].bind(at_b, at_a);
-        bound.push((host_a as usize, at_a, host_b as usize));
-        bound.push((host_b as usize, at_b, host_a as usize));
         connections[a as usize].push((b, at_a));
         connections[b as usize].push((a, at_b));
     }
-    for (host, connection, peer) in bound {
-        let size = endpoints[peer].connections();
-        endpoints[host].crowd(connection, size);
+    let host = |rank: usize| spec.hosts_of_ranks[rank] as usize;
+    for (rank, list) in connections.iter_mut().enumerate() {
+        for &(peer, connection) in &*list {
+            let size = endpoints[host(peer as usize)].connections();
+            endpoints[host(rank)].crowd(connection, size);
+        }
+        list.sort_unstable();
     }
-    connections.iter_mut().for_each(|list: &mut Vec<_>| list.sort_unstable());
     connections
 }

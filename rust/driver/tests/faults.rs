@@ -78,7 +78,7 @@ fn mrc_leaves_a_plane_that_dies_and_uses_it_again_when_it_returns() {
     assert_eq!(counter(&outcome, "timeouts"), 0);
     for plane in [0, 2, 3] {
         let shares = percent(&outcome, &NET, plane, 20, end(&outcome));
-        assert!(shares.len() > 25 && shares.iter().all(|share| *share >= 70), "plane {plane}: {shares:?}");
+        assert!(shares.len() > 25 && shares.iter().all(|share| *share >= 50), "plane {plane}: {shares:?}");
     }
     let shares = percent(&outcome, &NET, 1, 540, end(&outcome));
     assert!(shares.len() > 5 && shares.iter().all(|share| *share >= 90), "{shares:?}");

@@ -251,7 +251,10 @@ fn a_send_without_a_receive_ends_with_receiver_not_ready() {
         };
         let (outcome, _) = run(&job, &spec_of(kind, limit));
         assert_eq!(outcome.status, Status::Done);
-        assert_eq!((outcome.wqe_results[0].status, outcome.wqe_results[1].status), (2, 3), "{kind}");
+        // They leave by different ports at once, so that either may be the first to be refused.
+        let mut status: Vec<u8> = outcome.wqe_results.iter().map(|result| result.status).collect();
+        status.sort_unstable();
+        assert_eq!(status, [2, 3], "{kind}");
     }
 }
 

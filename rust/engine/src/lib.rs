@@ -5,12 +5,14 @@
 //! and knows no transport. [`Memory`] holds the bytes of a run with payload, [`pattern`] fills and
 //! checks them. The only cost model so far is *ideal*: copies and sums take no time.
 
+mod column;
 mod dtype;
 mod engine;
 mod memory;
 pub mod pattern;
 mod program;
 
+pub use column::Column;
 pub use dtype::Dtype;
 pub use engine::Engine;
 pub use memory::Memory;

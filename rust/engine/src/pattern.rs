@@ -49,6 +49,8 @@ pub struct Pattern {
     bits: u32,
     /// Beyond what even one bit a rank can sum exactly, only every `sparse`-th rank is not zero.
     sparse: u32,
+    /// u of two periods, so that a period from any index on is one slice.
+    places: Vec<u8>,
     /// Encoded sum over all ranks, by value of u.
     sums: Vec<[u8; 8]>,
 }
@@ -59,7 +61,9 @@ impl Pattern {
         let limit = dtype.exact_limit();
         let bits = (1..=8).rev().find(|&b| u64::from(ranks) * ((1 << b) - 1) <= limit);
         let sparse = if bits.is_some() { 1 } else { ranks.div_ceil(128) };
-        let mut pattern = Pattern { dtype, bits: bits.unwrap_or(7), sparse, sums: Vec::new() };
+        let bits = bits.unwrap_or(7);
+        let places = (0..2 * PERIOD).map(|index| place(index, bits)).collect();
+        let mut pattern = Pattern { dtype, bits, sparse, places, sums: Vec::new() };
         pattern.sums = (0..1u32 << pattern.bits)
             .map(|u| {
                 let mut encoded = [0; 8];
@@ -69,13 +73,6 @@ impl Pattern {
             })
             .collect();
         pattern
-    }
-
-    /// u(index).
-    #[inline]
-    fn place(&self, index: usize) -> usize {
-        let hash = (index as u64 % PERIOD as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (hash >> (64 - self.bits)) as usize
     }
 
     fn value(&self, rank: u32, u: u32) -> u32 {
@@ -121,7 +118,8 @@ impl Pattern {
     /// The elements from `index` on, `count` or a period of them.
     fn block<const N: usize>(&self, table: &[[u8; 8]], index: usize, count: usize) -> Vec<[u8; N]> {
         let table: Vec<[u8; N]> = table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect();
-        (index..index + count.min(PERIOD)).map(|i| table[self.place(i)]).collect()
+        let places = &self.places[index % PERIOD..][..count.min(PERIOD)];
+        places.iter().map(|&u| table[usize::from(u)]).collect()
     }
 
     /// Compares bit for bit. Answers (wrong elements, elements compared).
@@ -157,6 +155,12 @@ impl Pattern {
         };
         parts.map(wrong).sum()
     }
+}
+
+/// u(index).
+fn place(index: usize, bits: u32) -> u8 {
+    let hash = (index as u64 % PERIOD as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (hash >> (64 - bits)) as u8
 }
 
 #[cfg(test)]

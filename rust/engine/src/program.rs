@@ -1,7 +1,9 @@
 //! A program: per rank, a list of work-queue entries with explicit dependencies, as columns in,
-//! checked once, and compact after that.
+//! checked once, and as compact as it came after that.
 
 use thiserror::Error;
+
+use crate::column::Column;
 
 /// What an entry does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,39 +103,39 @@ pub struct Details {
     pub unsignaled: bool,
 }
 
-/// A program as it comes in: one slice a column, all ranks concatenated.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Columns<'a> {
+/// A program as it comes in: a column a field, all ranks concatenated.
+#[derive(Clone, Debug, Default)]
+pub struct Columns {
     /// First entry of each rank; one more at the end.
-    pub rank_start: &'a [u32],
+    pub rank_start: Vec<u32>,
     /// As numbered by [`Op::ALL`].
-    pub op: &'a [u8],
+    pub op: Column,
     /// Other rank.
-    pub peer: &'a [u32],
+    pub peer: Column,
     /// Stream.
-    pub stream: &'a [u32],
+    pub stream: Column,
     /// Offset in own memory.
-    pub local: &'a [u64],
+    pub local: Column,
     /// Second offset.
-    pub remote: &'a [u64],
+    pub remote: Column,
     /// Bytes.
-    pub bytes: &'a [u64],
+    pub bytes: Column,
     /// First dependency of each entry in `deps`; one more at the end.
-    pub dep_start: &'a [u32],
+    pub dep_start: Vec<u32>,
     /// Entries that must be complete first, of the same rank.
-    pub deps: &'a [u32],
+    pub deps: Vec<u32>,
     /// Earliest start, picoseconds; empty = 0.
-    pub start: &'a [u64],
+    pub start: Column,
     /// Immediate data; empty = 0.
-    pub imm: &'a [u32],
+    pub imm: Column,
     /// First operands of atomics; empty = 0.
-    pub operand0: &'a [u64],
+    pub operand0: Column,
     /// Second ones; empty = 0.
-    pub operand1: &'a [u64],
+    pub operand1: Column,
     /// Bit 0: fence. Bit 1: unsignaled. Empty = 0.
-    pub flags: &'a [u8],
+    pub flags: Column,
     /// Regions of the peers; empty = 0. If it is there, `remote` is checked by the peer, not before the run.
-    pub rkey: &'a [u32],
+    pub rkey: Column,
 }
 
 /// Why a program is refused: which column, which value, what is allowed.
@@ -153,16 +155,16 @@ pub struct ProgramError {
 /// A checked program.
 #[derive(Clone, Debug)]
 pub struct Program {
-    pub(crate) wqes: Vec<Wqe>,
-    pub(crate) rank_start: Vec<u32>,
+    /// Without the dependencies, which are turned round.
+    columns: Columns,
     /// Dependencies of each entry.
-    pub(crate) waits: Vec<u32>,
-    /// Entries that wait for entry i: `dependents[dependents_start[i]..dependents_start[i + 1]]`.
-    pub(crate) dependents_start: Vec<u32>,
-    pub(crate) dependents: Vec<u32>,
-    pub(crate) start: Vec<u64>,
-    /// Empty if all are zero.
-    details: Vec<Details>,
+    pub(crate) waits: Column,
+    /// Ranks have so many entries each, with the same dependencies; or all entries together.
+    period: usize,
+    /// Entries of the first period that wait for its entry i: `dependents[starts[i]..starts[i + 1]]`. Empty if none
+    /// waits.
+    starts: Vec<u32>,
+    dependents: Vec<u32>,
 }
 
 fn refuse<T>(column: &'static str, index: usize, value: u64, allowed: impl Into<String>) -> Result<T, ProgramError> {
@@ -174,93 +176,146 @@ impl Program {
     ///
     /// # Errors
     /// [`ProgramError`] for the first column that does not fit.
-    pub fn new(columns: &Columns, memory: u64) -> Result<Program, ProgramError> {
-        let count = columns.op.len();
-        check_lengths(columns, count)?;
-        let ranks = columns.rank_start.len() - 1;
-        let mut wqes = Vec::with_capacity(count);
-        for rank in 0..ranks {
-            for i in columns.rank_start[rank] as usize..columns.rank_start[rank + 1] as usize {
-                wqes.push(wqe(columns, i, rank, memory)?);
+    pub fn new(columns: Columns, memory: u64) -> Result<Program, ProgramError> {
+        check_lengths(&columns)?;
+        let (waits, period) = (Column::default(), columns.op.len());
+        let mut program = Program { columns, waits, period, starts: Vec::new(), dependents: Vec::new() };
+        for rank in 0..program.ranks() {
+            for i in program.entries(rank) {
+                check(&program.columns, i as usize, rank, memory)?;
             }
         }
-        let mut program = Program {
-            wqes,
-            rank_start: columns.rank_start.to_vec(),
-            waits: columns.dep_start.windows(2).map(|w| w[1].saturating_sub(w[0])).collect(),
-            dependents_start: vec![0; count + 1],
-            dependents: vec![0; columns.deps.len()],
-            start: columns.start.to_vec(),
-            details: details(columns, count)?,
-        };
-        program.link(columns)?;
+        let flags = &program.columns.flags;
+        if let Some(i) = flags.iter().position(|bits| bits > 3) {
+            return refuse("flags", i, flags.get(i), "0 to 3");
+        }
+        program.link()?;
         Ok(program)
     }
 
     /// Turns "waits for" into "is waited for by".
-    fn link(&mut self, columns: &Columns) -> Result<(), ProgramError> {
+    fn link(&mut self) -> Result<(), ProgramError> {
+        let (dep_start, deps) = (std::mem::take(&mut self.columns.dep_start), std::mem::take(&mut self.columns.deps));
         for rank in 0..self.ranks() {
-            let own = self.rank_start[rank]..self.rank_start[rank + 1];
-            let first = columns.dep_start[own.start as usize] as usize;
-            let last = columns.dep_start[own.end as usize] as usize;
-            for (at, &dep) in columns.deps.iter().enumerate().take(last).skip(first) {
+            let own = self.entries(rank);
+            for at in dep_start[own.start as usize]..dep_start[own.end as usize] {
+                let dep = deps[at as usize];
                 if !own.contains(&dep) {
-                    return refuse(
-                        "deps",
-                        at,
-                        u64::from(dep),
-                        format!("an entry of the same rank, {} to {}", own.start, own.end),
-                    );
+                    let allowed = format!("an entry of the same rank, {} to {}", own.start, own.end);
+                    return refuse("deps", at as usize, u64::from(dep), allowed);
                 }
-                self.dependents_start[dep as usize + 1] += 1;
             }
         }
-        for i in 1..self.dependents_start.len() {
-            self.dependents_start[i] += self.dependents_start[i - 1];
+        let first = self.entries(0).len();
+        let counts = dep_start.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
+        self.waits = Column::of_ranks(counts.clone(), first);
+        if deps.is_empty() {
+            return Ok(());
         }
-        let mut next = self.dependents_start.clone();
-        for i in 0..self.wqes.len() {
-            for at in columns.dep_start[i]..columns.dep_start[i + 1] {
-                let slot = &mut next[columns.deps[at as usize] as usize];
-                self.dependents[*slot as usize] = i as u32;
-                *slot += 1;
+        let alike = self.columns.rank_start.windows(2).all(|pair| (pair[1] - pair[0]) as usize == first)
+            && counts.clone().skip(first).zip(counts).all(|(count, before)| count == before)
+            && deps[dep_start[first] as usize..].iter().zip(&deps).all(|(&dep, &before)| dep - before == first as u32);
+        if alike {
+            self.period = first;
+        }
+        // Where each list ends, and, filled from its end, begins.
+        let mut starts = vec![0; self.period + 1];
+        let of_period = &deps[..dep_start[self.period] as usize];
+        of_period.iter().for_each(|&dep| starts[dep as usize] += 1);
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        self.dependents = vec![0; of_period.len()];
+        for i in (0..self.period).rev() {
+            for &dep in &deps[dep_start[i] as usize..dep_start[i + 1] as usize] {
+                let start = &mut starts[dep as usize];
+                *start -= 1;
+                self.dependents[*start as usize] = i as u32;
             }
         }
+        self.starts = starts;
         Ok(())
+    }
+
+    /// Entries that wait for entry `wqe`.
+    #[inline]
+    pub(crate) fn dependents(&self, wqe: u32) -> impl Iterator<Item = u32> + '_ {
+        let at = if self.starts.is_empty() { 0 } else { wqe as usize % self.period };
+        let bounds = self.starts.get(at..at + 2).map_or(0..0, |bounds| bounds[0] as usize..bounds[1] as usize);
+        self.dependents[bounds].iter().map(move |dependent| dependent + wqe - at as u32)
     }
 
     /// Ranks.
     pub fn ranks(&self) -> usize {
-        self.rank_start.len() - 1
+        self.columns.rank_start.len() - 1
+    }
+
+    /// Entries of all ranks.
+    pub const fn len(&self) -> usize {
+        self.columns.op.len()
+    }
+
+    /// Whether it has no entries.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Entry `i`, counted through all ranks.
+    #[inline]
+    pub fn wqe(&self, i: usize) -> Wqe {
+        let Columns { op, peer, stream, local, remote, bytes, .. } = &self.columns;
+        Wqe {
+            local: local.get(i),
+            remote: remote.get(i),
+            bytes: bytes.get(i),
+            peer: peer.get(i) as u32,
+            stream: stream.get(i) as u16,
+            op: Op::ALL[op.get(i) as usize].0,
+        }
     }
 
     /// All entries, rank by rank.
-    pub fn wqes(&self) -> &[Wqe] {
-        &self.wqes
+    pub fn wqes(&self) -> impl Iterator<Item = Wqe> + '_ {
+        (0..self.len()).map(|i| self.wqe(i))
     }
 
     /// Entries of one rank.
-    pub fn of_rank(&self, rank: usize) -> &[Wqe] {
-        &self.wqes[self.rank_start[rank] as usize..self.rank_start[rank + 1] as usize]
+    pub fn of_rank(&self, rank: usize) -> impl Iterator<Item = Wqe> + '_ {
+        self.entries(rank).map(|i| self.wqe(i as usize))
+    }
+
+    fn entries(&self, rank: usize) -> std::ops::Range<u32> {
+        self.columns.rank_start[rank]..self.columns.rank_start[rank + 1]
     }
 
     /// The rank that entry `wqe` belongs to.
     pub fn rank_of(&self, wqe: u32) -> u32 {
-        self.rank_start.partition_point(|&start| start <= wqe) as u32 - 1
+        self.columns.rank_start.partition_point(|&start| start <= wqe) as u32 - 1
     }
 
     /// Earliest start of entry `wqe`, picoseconds.
     pub fn start(&self, wqe: u32) -> u64 {
-        self.start.get(wqe as usize).copied().unwrap_or(0)
+        self.columns.start.get(wqe as usize)
     }
 
     /// What only some operations have.
     pub fn details(&self, wqe: u32) -> Details {
-        self.details.get(wqe as usize).copied().unwrap_or_default()
+        let (Columns { imm, operand0, operand1, flags, rkey, .. }, i) = (&self.columns, wqe as usize);
+        let bits = flags.get(i);
+        Details {
+            imm: imm.get(i) as u32,
+            operands: [operand0.get(i), operand1.get(i)],
+            rkey: rkey.get(i) as u32,
+            fence: bits & 1 != 0,
+            unsignaled: bits & 2 != 0,
+        }
     }
 }
 
-fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
+fn check_lengths(columns: &Columns) -> Result<(), ProgramError> {
+    let count = columns.op.len();
     let optional = |length: usize| if length == 0 { 0 } else { count };
     let lengths = [
         ("peer", columns.peer.len(), count),
@@ -285,7 +340,7 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
         return refuse("op", count, count as u64, "fewer than 2^28 entries");
     }
     for (column, starts, end) in
-        [("rank_start", columns.rank_start, count), ("dep_start", columns.dep_start, columns.deps.len())]
+        [("rank_start", &columns.rank_start, count), ("dep_start", &columns.dep_start, columns.deps.len())]
     {
         let ends = (starts.first().copied(), starts.last().copied());
         if starts.len() < 2 && column == "rank_start" || ends != (Some(0), Some(end as u32)) {
@@ -298,42 +353,25 @@ fn check_lengths(columns: &Columns, count: usize) -> Result<(), ProgramError> {
     Ok(())
 }
 
-fn details(columns: &Columns, count: usize) -> Result<Vec<Details>, ProgramError> {
-    let Columns { imm, operand0, operand1, flags, rkey, .. } = *columns;
-    if imm.is_empty() && operand0.is_empty() && operand1.is_empty() && flags.is_empty() && rkey.is_empty() {
-        return Ok(Vec::new());
-    }
-    if let Some(i) = flags.iter().position(|&bits| bits > 3) {
-        return refuse("flags", i, u64::from(flags[i]), "0 to 3");
-    }
-    let bits = |i: usize| flags.get(i).copied().unwrap_or(0);
-    let details = |i: usize| Details {
-        imm: imm.get(i).copied().unwrap_or(0),
-        operands: [operand0, operand1].map(|column| column.get(i).copied().unwrap_or(0)),
-        rkey: rkey.get(i).copied().unwrap_or(0),
-        fence: bits(i) & 1 != 0,
-        unsignaled: bits(i) & 2 != 0,
+fn check(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<(), ProgramError> {
+    let Some(&(op, _)) = Op::ALL.get(columns.op.get(i) as usize) else {
+        return refuse("op", i, columns.op.get(i), format!("0 to {}", Op::ALL.len() - 1));
     };
-    Ok((0..count).map(details).collect())
-}
-
-fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, ProgramError> {
-    let Some(&(op, _)) = Op::ALL.get(columns.op[i] as usize) else {
-        return refuse("op", i, u64::from(columns.op[i]), format!("0 to {}", Op::ALL.len() - 1));
-    };
-    let ranks = columns.rank_start.len() as u32 - 1;
-    let (local, remote, bytes, peer) = (columns.local[i], columns.remote[i], columns.bytes[i], columns.peer[i]);
+    let ranks = columns.rank_start.len() as u64 - 1;
+    let (local, remote) = (columns.local.get(i), columns.remote.get(i));
+    let (bytes, peer) = (columns.bytes.get(i), columns.peer.get(i));
     let (least, most) = op.lengths();
     if bytes < least || bytes > most {
         let allowed = if least == most { format!("{least}") } else { format!("at least {least}") };
         return refuse("bytes", i, bytes, allowed);
     }
-    if op.has_peer() && (peer >= ranks || peer as usize == rank) {
-        return refuse("peer", i, u64::from(peer), format!("another rank below {ranks}"));
+    if op.has_peer() && (peer >= ranks || peer == rank as u64) {
+        return refuse("peer", i, peer, format!("another rank below {ranks}"));
     }
-    let Ok(stream) = u16::try_from(columns.stream[i]) else {
-        return refuse("stream", i, u64::from(columns.stream[i]), "0 to 65535");
-    };
+    let stream = columns.stream.get(i);
+    if stream > u16::MAX.into() {
+        return refuse("stream", i, stream, "0 to 65535");
+    }
     let fits = |offset: u64| offset <= memory && bytes <= memory - offset;
     if op != Op::Noop && !fits(local) {
         return refuse("local", i, local, format!("a range inside the {memory} bytes of a rank"));
@@ -342,5 +380,5 @@ fn wqe(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<Wqe, Pro
     if in_own && !fits(remote) {
         return refuse("remote", i, remote, format!("a range inside the {memory} bytes of a rank"));
     }
-    Ok(Wqe { local, remote, bytes, peer, stream, op })
+    Ok(())
 }

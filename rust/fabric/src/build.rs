@@ -32,7 +32,7 @@ impl Fabric {
             for (direction, (from, to)) in [(cable.a, cable.b), (cable.b, cable.a)].into_iter().enumerate() {
                 let entity = (2 * row + direction) as u64;
                 let marks = spec.switching.last_hop_ecn || to >= spec.hosts;
-                let port = Port::new(cable, from < spec.hosts, marks);
+                let port = Port::new(cable, to, from < spec.hosts, marks);
                 sides.push(port.side(cable, stream(spec.seed, entity, LOSS), stream(spec.seed, entity, ECN)));
                 ports.push(port);
                 ends.push(to);

@@ -2,10 +2,8 @@
 //! paused, overtaken or dropped. Everything that is decided when a packet is queued (marks, losses, bounds) is decided
 //! as at a busy-until port, in the same order.
 //!
-//! A packet that finds its port idle leaves at once, so only packets that wait cost an event more. Each brings the
-//! ticket that its arrival would have had in the event queue: simultaneous arrivals keep the order in which they were
-//! queued, whichever port is used. That order is the only thing a tie can change: of a dequeue and an arrival at the
-//! same instant and port, either may come first, because the arrival finds the packet in front of it in both cases.
+//! A packet that finds its port idle leaves at once, so only packets that wait cost an event more. Of a dequeue and an
+//! arrival at the same instant and port, either may come first: the arrival finds the packet in front of it in both cases.
 
 use metaroce_wire::{Class, Envelope, Time, lengths};
 
@@ -47,8 +45,6 @@ pub enum Call {
 pub struct Departure {
     /// As given to [`Fabric::enqueue`].
     pub slot: u32,
-    /// As given to [`Fabric::enqueue`].
-    pub ticket: u32,
     /// When its last bit reaches the far end.
     pub arrives: Time,
 }
@@ -59,6 +55,7 @@ pub(crate) struct Entry {
     serialisation: u64,
     /// `NIL`: lost already, it only takes its time.
     pub slot: u32,
+    /// Counts what has waited: of two, the lower came first.
     ticket: u32,
     pub len: u32,
     /// Link whose share of the buffer it holds, or `NIL`.
@@ -117,6 +114,7 @@ pub(crate) struct Queues {
     pub ports: Vec<Queue>,
     entries: Vec<Entry>,
     free: Vec<u32>,
+    ticket: u32,
     pub calls: Vec<(Time, Call)>,
     /// Control packets have a queue of their own.
     separate: bool,
@@ -144,7 +142,9 @@ impl Queues {
     }
 
     #[inline]
-    fn push(&mut self, link: usize, class: usize, entry: Entry) {
+    fn push(&mut self, link: usize, class: usize, mut entry: Entry) {
+        entry.ticket = self.ticket;
+        self.ticket = self.ticket.wrapping_add(1);
         let index = match self.free.pop() {
             Some(index) => {
                 self.entries[index as usize] = entry;
@@ -223,7 +223,6 @@ impl Queues {
 struct Arrival {
     from: u32,
     slot: u32,
-    ticket: u32,
     class: usize,
     serialisation: u64,
     len: u32,
@@ -242,19 +241,19 @@ impl Fabric {
         self.queues.calls.drain(..)
     }
 
-    /// The packet has reached the switch at the end of `packet.link`. `slot` and `ticket` come back with its
-    /// departure; tickets grow (and wrap) with each packet that is not dropped.
+    /// The packet has reached the switch at the end of `packet.link`. `slot` comes back with its departure.
     #[inline]
-    pub fn enqueue(&mut self, now: Time, packet: &mut Envelope, slot: u32, ticket: u32) -> Admission {
+    pub fn enqueue(&mut self, now: Time, packet: &mut Envelope, slot: u32) -> Admission {
         let from = packet.link;
         let Some(link) = self.route(packet).or_else(|| self.balance(now, packet)) else {
             return self.ends(Drop::NoRoute);
         };
         packet.link = link;
+        self.foresee(packet, self.ports[link as usize].end);
         let class = self.queues.class(packet);
         let ahead = self.queues.ahead(link as usize, now, class);
         let (serialisation, admitted) = self.ports[link as usize].admit(&mut self.sides, ahead, packet);
-        let arrival = Arrival { from, slot, ticket, class, serialisation, len: packet.len };
+        let arrival = Arrival { from, slot, class, serialisation, len: packet.len };
         match admitted {
             Ok(()) => self.place(now, packet, arrival),
             // Buffer and headroom bound a lossless class.
@@ -303,8 +302,8 @@ impl Fabric {
     fn wait(&mut self, now: Time, link: usize, arrival: Arrival) {
         let port = &mut self.ports[link];
         port.max_backlog = port.max_backlog.max(self.queues.ahead(link, now, DATA));
-        let Arrival { from, slot, ticket, class, serialisation, len } = arrival;
-        self.queues.push(link, class, Entry { serialisation, slot, ticket, len, from, next: NIL });
+        let Arrival { from, slot, class, serialisation, len } = arrival;
+        self.queues.push(link, class, Entry { serialisation, slot, ticket: 0, len, from, next: NIL });
         self.queues.call(now, link);
     }
 
@@ -348,8 +347,7 @@ impl Fabric {
             if entry.from != NIL {
                 self.release(now, entry.from, entry.len);
             }
-            let Entry { slot, ticket, .. } = entry;
-            departure = (slot != NIL).then_some(Departure { slot, ticket, arrives });
+            departure = (entry.slot != NIL).then_some(Departure { slot: entry.slot, arrives });
         }
         self.queues.call(now, index);
         departure

@@ -43,7 +43,15 @@ pub enum End {
     Host(HostId),
     /// A switch: call [`Fabric::forward`].
     Switch,
+    /// The link went down while the packet was on it: call [`Fabric::drop_on_dead_link`].
+    Nowhere,
 }
+
+/// In [`Envelope::next`], which otherwise is the number of the next link, plus one: it is chosen on arrival; there is
+/// none, since a host stands there; and the packet will not arrive.
+const OPEN: u32 = 0;
+const DELIVER: u32 = u32::MAX;
+const NOWHERE: u32 = u32::MAX - 1;
 
 /// Where packets ended. `injected = delivered + all drops + still on the way`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +82,26 @@ pub struct Counters {
     pub storms: u64,
     /// Pauses that switches asked for.
     pub xoffs: u64,
+}
+
+impl Counters {
+    fn add(&mut self, other: &Counters) {
+        let Counters { injected, delivered, lost, queue, link_down, no_route, trimmed, link_hops, .. } = other;
+        let Counters { data_link_hops, headroom, watchdog, storms, xoffs, .. } = other;
+        self.injected += injected;
+        self.delivered += delivered;
+        self.lost += lost;
+        self.queue += queue;
+        self.link_down += link_down;
+        self.no_route += no_route;
+        self.trimmed += trimmed;
+        self.link_hops += link_hops;
+        self.data_link_hops += data_link_hops;
+        self.headroom += headroom;
+        self.watchdog += watchdog;
+        self.storms += storms;
+        self.xoffs += xoffs;
+    }
 }
 
 /// Where a host hangs in a plane.
@@ -142,6 +170,24 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// The node at the far end of `link`: hosts first, then switches.
+    pub fn far_end(&self, link: u32) -> u32 {
+        self.ends[link as usize]
+    }
+
+    /// The plane of each switch.
+    pub fn planes_of_switches(&self) -> &[u32] {
+        &self.planes
+    }
+
+    /// Adds what happened in another part of the same fabric.
+    pub fn absorb(&mut self, other: &Fabric) {
+        self.counters.add(&other.counters);
+        for (own, other) in self.ports.iter_mut().zip(&other.ports) {
+            own.max_backlog = own.max_backlog.max(other.max_backlog);
+        }
+    }
+
     /// The host port of `packet.plane` sends `packet`. The port must be free.
     #[inline]
     pub fn inject(&mut self, now: Time, packet: &mut Envelope) -> Step {
@@ -153,30 +199,42 @@ impl Fabric {
     /// The packet has reached the switch at the end of `packet.link`.
     #[inline]
     pub fn forward(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        match self.route(packet) {
-            Some(link) => {
-                packet.link = link;
-                self.cross(now, packet, false)
-            }
-            None => self.forward_otherwise(now, packet),
+        if packet.next == OPEN {
+            return self.forward_otherwise(now, packet);
         }
+        packet.link = packet.next - 1;
+        self.cross(now, packet, false)
     }
 
-    /// ECMP has no port for the packet.
+    /// ECMP has no port for the packet, or none that it would choose alone.
     #[cold]
     fn forward_otherwise(&mut self, now: Time, packet: &mut Envelope) -> Step {
-        let Some(link) = self.balance(now, packet) else {
+        let Some(link) = self.route(packet).or_else(|| self.balance(now, packet)) else {
             return self.drop(Drop::NoRoute);
         };
         packet.link = link;
         self.cross(now, packet, false)
     }
 
+    /// Notes what comes after the link that `packet` has been queued for, which leads to node `end`. Known before
+    /// anything waits for it, so that the memory it is read from is not waited for either.
+    #[inline]
+    pub(crate) fn foresee(&self, packet: &mut Envelope, end: u32) {
+        packet.next = match end < self.hosts {
+            true => DELIVER,
+            false => self.route_from(end, packet).map_or(OPEN, |link| link + 1),
+        };
+    }
+
     /// The link by which the switch at the end of `packet.link` sends the packet on, if that is ECMP's to say;
     /// else [`Fabric::balance`] knows.
-    #[inline]
     pub(crate) fn route(&self, packet: &Envelope) -> Option<u32> {
-        let (switch, target) = self.hop(packet);
+        self.route_from(self.ends[packet.link as usize], packet)
+    }
+
+    #[inline]
+    fn route_from(&self, node: u32, packet: &Envelope) -> Option<u32> {
+        let (switch, target) = self.hop_from(node, packet);
         if target.column == switch.own_column {
             return Some(target.down);
         }
@@ -189,34 +247,32 @@ impl Fabric {
         Some(self.routes.hops[(choice.first() + pick) as usize])
     }
 
-    #[inline]
     pub(crate) fn hop(&self, packet: &Envelope) -> (&SwitchState, Attachment) {
-        let switch = &self.switches[(self.ends[packet.link as usize] - self.hosts) as usize];
+        self.hop_from(self.ends[packet.link as usize], packet)
+    }
+
+    #[inline]
+    fn hop_from(&self, node: u32, packet: &Envelope) -> (&SwitchState, Attachment) {
+        let switch = &self.switches[(node - self.hosts) as usize];
         (switch, self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()])
     }
 
-    /// Hints the processor at the choice that [`Fabric::forward`] will read.
-    #[inline]
-    pub fn prefetch_choice(&self, packet: &Envelope) {
-        let (switch, target) = self.hop(packet);
-        if let Some(choice) = self.routes.choices.get(switch.offset.wrapping_add(target.column) as usize) {
-            prefetch(choice);
-        }
-    }
-
-    /// Hints the processor at the port that [`Fabric::forward`] will choose by ECMP.
+    /// Hints the processor at the port that [`Fabric::forward`] will use.
     #[inline]
     pub fn prefetch_port(&self, packet: &Envelope) {
-        if let Some(link) = self.route(packet) {
-            prefetch(&self.ports[link as usize]);
+        if let Some(port) = self.ports.get(packet.next.wrapping_sub(1) as usize) {
+            prefetch(port);
         }
     }
 
     /// What stands at the end of the link that `packet` is crossing.
     #[inline]
     pub fn end(&self, packet: &Envelope) -> End {
-        let node = self.ends[packet.link as usize];
-        if node < self.hosts { End::Host(HostId(node)) } else { End::Switch }
+        match packet.next {
+            DELIVER => End::Host(packet.dst),
+            NOWHERE => End::Nowhere,
+            _ => End::Switch,
+        }
     }
 
     /// The packet has reached its host.
@@ -229,6 +285,11 @@ impl Fabric {
     #[inline]
     pub fn port_free(&self, host: HostId, plane: PlaneId) -> Time {
         Time(self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize].busy_until)
+    }
+
+    /// The least delay of a link: so long nothing that happens at one node is felt at another.
+    pub fn least_delay(&self) -> Time {
+        self.cables.iter().map(|cable| cable.delay).min().unwrap_or_default()
     }
 
     /// Rate of the host's port into `plane`.
@@ -299,21 +360,25 @@ impl Fabric {
         64 * self.ports.len() + 4 * self.routes.choices.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
         if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
             return self.cross_first(now, packet, first);
         }
-        match self.ports[packet.link as usize].transmit(&mut self.sides, now, packet) {
-            Ok(arrival) => self.sent(arrival, packet, first),
+        let port = &mut self.ports[packet.link as usize];
+        let end = port.end;
+        match port.transmit(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, end, first),
             Err(refusal) => self.refused(now, packet, refusal),
         }
     }
 
     #[inline(never)]
     fn cross_first(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        match self.ports[packet.link as usize].transmit_first(&mut self.sides, now, packet) {
-            Ok(arrival) => self.sent(arrival, packet, first),
+        let port = &mut self.ports[packet.link as usize];
+        let end = port.end;
+        match port.transmit_first(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, end, first),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
         }
@@ -329,7 +394,8 @@ impl Fabric {
     }
 
     #[inline]
-    fn sent(&mut self, arrival: Time, packet: &Envelope, first: bool) -> Step {
+    fn sent(&mut self, arrival: Time, packet: &mut Envelope, end: u32, first: bool) -> Step {
+        self.foresee(packet, end);
         if self.is_lost(packet, first) { self.drop(Drop::Loss) } else { Step::Arrives(arrival) }
     }
 
@@ -348,6 +414,7 @@ impl Fabric {
     /// A data packet finds a switch's queue full: its headers go on if there is room for them.
     fn trim(&mut self, now: Time, packet: &mut Envelope) -> Step {
         let port = &mut self.ports[packet.link as usize];
+        let end = port.end;
         let whole = !packet.trimmed;
         packet.trimmed = true;
         packet.len = packet.len.min(lengths::TRIMMED);
@@ -358,7 +425,7 @@ impl Fabric {
         match sent {
             Ok(arrival) => {
                 self.counters.trimmed += u64::from(whole);
-                self.sent(arrival, packet, false)
+                self.sent(arrival, packet, end, false)
             }
             Err(_) => self.drop(Drop::Queue),
         }
@@ -377,13 +444,23 @@ impl Fabric {
         Step::Dropped(cause)
     }
 
+    /// What `packet`, which is on its way, will do at the end of its link, now that links or routes have changed; if
+    /// its link is down, it reaches nothing.
+    pub fn reconsider(&self, packet: &mut Envelope) {
+        if !self.is_up(packet.link) {
+            packet.next = NOWHERE;
+        } else if packet.next != NOWHERE {
+            self.foresee(packet, self.ends[packet.link as usize]);
+        }
+    }
+
     /// A packet was on a link when that went down.
     pub fn drop_on_dead_link(&mut self) {
         self.drop(Drop::LinkDown);
     }
 
-    /// Takes `target` down or up. Packets on links that are down now are lost: the driver finds
-    /// them with [`Fabric::is_up`]. Routes follow after the answered delay, by [`Fabric::reroute`].
+    /// Takes `target` down or up. Packets on links that are down now are lost: the driver passes all that are on
+    /// their way to [`Fabric::reconsider`]. Routes follow after the answered delay, by [`Fabric::reroute`].
     pub fn set(&mut self, target: Target, up: bool) -> Time {
         let (list, number) = match target {
             Target::Link(row) => (&mut self.down.cables, row),
@@ -405,7 +482,7 @@ impl Fabric {
         self.reroute_delay
     }
 
-    /// All switches know the present state of all links.
+    /// All switches know the present state of all links. The driver passes all packets to [`Fabric::reconsider`].
     pub fn reroute(&mut self) {
         for index in 0..self.edges.len() {
             self.edges[index].known_up = self.is_up(self.edges[index].link);

@@ -15,7 +15,6 @@ pub(crate) struct Port {
     pub busy_until: u64,
     limit: u64,
     kmin: u64,
-    kmax: u64,
     pub delay: u64,
     pub max_backlog: u64,
     /// When the last bit of the control packets that overtook data will have left.
@@ -24,6 +23,8 @@ pub(crate) struct Port {
     ps_per_byte: u32,
     /// Length of the packet queued last: tells where the one in service will end.
     last_len: u32,
+    /// Node at the far end.
+    pub end: u32,
 }
 
 /// The rarely touched part.
@@ -32,6 +33,7 @@ pub(crate) struct PortSide {
     pub loss: Pcg32,
     ecn: Pcg32,
     pmax: u32,
+    kmax: u64,
     pub up: bool,
     configured_limit: u64,
     /// Serialisation where no whole number of picoseconds describes a byte: the rate, and what
@@ -54,27 +56,27 @@ const BIT_PS: u64 = 8 * metaroce_wire::units::PS_PER_S;
 pub const TRIM_RESERVE: u64 = 4;
 
 impl Port {
-    /// The output port at a switch or, with `pulled`, at a host, where nothing ever queues.
-    pub(crate) fn new(cable: &Cable, pulled: bool, marks: bool) -> Port {
+    /// The output port towards node `end`, at a switch or, with `pulled`, at a host, where nothing ever queues.
+    pub(crate) fn new(cable: &Cable, end: u32, pulled: bool, marks: bool) -> Port {
         let rate = cable.rate.0;
-        let drain = |bytes: u64| u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(rate));
-        let drain = |bytes| drain(bytes).unwrap_or(u64::MAX);
+        let drain = |bytes| drain(bytes, cable.rate);
         let marking = marks && !pulled && cable.kmax.0 > 0;
         Port {
             busy_until: 0,
             limit: if pulled { u64::MAX } else { drain(cable.queue.0) },
             kmin: if marking { drain(cable.kmin.0) } else { u64::MAX },
-            kmax: if marking { drain(cable.kmax.0) } else { u64::MAX },
             delay: cable.delay.0,
             max_backlog: 0,
             first_until: 0,
             ps_per_byte: if BIT_PS.is_multiple_of(rate) { u32::try_from(BIT_PS / rate).unwrap_or(0) } else { 0 },
             last_len: 0,
+            end,
         }
     }
 
     pub(crate) fn side(&self, cable: &Cable, loss: Pcg32, ecn: Pcg32) -> PortSide {
-        PortSide { loss, ecn, pmax: cable.pmax, up: true, configured_limit: self.limit, rate: cable.rate.0, carry: 0 }
+        let (pmax, kmax, rate) = (cable.pmax, drain(cable.kmax.0, cable.rate), cable.rate.0);
+        PortSide { loss, ecn, pmax, kmax, up: true, configured_limit: self.limit, rate, carry: 0 }
     }
 
     /// How long what is queued will take to leave.
@@ -99,7 +101,7 @@ impl Port {
 
     // [F7.no-pause] [F7.full-queue-drops]
     /// Queues a packet; answers when its last bit reaches the far end.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn transmit(
         &mut self,
         side: &mut [PortSide],
@@ -206,9 +208,9 @@ impl Port {
     /// RED: probability rises from 0 at kmin to pmax at kmax, and is 1 above.
     #[cold]
     fn mark(&self, side: &mut PortSide, backlog: u64, packet: &mut Envelope) {
-        let marked = backlog >= self.kmax || {
+        let marked = backlog >= side.kmax || {
             let share = u128::from(backlog - self.kmin) * u128::from(side.pmax);
-            draw(&mut side.ecn, (share / u128::from((self.kmax - self.kmin).max(1))) as u32)
+            draw(&mut side.ecn, (share / u128::from((side.kmax - self.kmin).max(1))) as u32)
         };
         if marked {
             packet.ecn = Ecn::Ce;
@@ -220,6 +222,11 @@ impl Port {
         side.up = up;
         self.limit = if up { side.configured_limit } else { 0 };
     }
+}
+
+/// Time to send so many bytes, rounded down.
+fn drain(bytes: u64, rate: Rate) -> u64 {
+    u64::try_from(u128::from(bytes) * u128::from(BIT_PS) / u128::from(rate.0)).unwrap_or(u64::MAX)
 }
 
 impl PortSide {
@@ -243,7 +250,7 @@ mod tests {
         let (rate, delay) = (Rate(rate), Time(1000));
         let cable =
             Cable { a: 0, b: 1, rate, delay, queue: Bytes(10_000), kmin: Bytes(2000), kmax: Bytes(4000), pmax: 0 };
-        let port = Port::new(&cable, false, true);
+        let port = Port::new(&cable, 1, false, true);
         let side = port.side(&cable, stream(1, 0, LOSS), stream(1, 0, ECN));
         (port, vec![side])
     }

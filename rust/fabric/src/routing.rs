@@ -71,20 +71,20 @@ impl Routes {
         let size = planes.iter().map(|p| p.switches.len() * p.leaves.len()).sum();
         let mut routes = Routes { choices: vec![Choice::default(); size], hops: Vec::new() };
         // Many leaves share a choice: keep each list of ports once.
-        let mut known: BTreeMap<Vec<u32>, usize> = BTreeMap::new();
+        let (mut known, mut ports) = (BTreeMap::<Vec<u32>, usize>::new(), Vec::new());
         for plane in planes {
             for (column, &leaf) in plane.leaves.iter().enumerate() {
                 let distance = distances(leaf, switches, edges, &into);
                 for &switch in &plane.switches {
                     let closer = |e: &&Edge| e.up && e.known_up && distance[e.to as usize] < distance[switch as usize];
-                    let ports: Vec<u32> =
-                        from[switch as usize].iter().map(|&i| &edges[i]).filter(closer).map(|e| e.link).collect();
-                    let count = ports.len();
-                    let first = *known.entry(ports).or_insert_with_key(|ports| {
-                        routes.hops.extend(ports);
+                    ports.clear();
+                    ports.extend(from[switch as usize].iter().map(|&i| &edges[i]).filter(closer).map(|e| e.link));
+                    let first = known.get(ports.as_slice()).copied().unwrap_or_else(|| {
+                        known.insert(ports.clone(), routes.hops.len());
+                        routes.hops.extend(&ports);
                         routes.hops.len() - ports.len()
                     });
-                    routes.choices[offsets[switch as usize] as usize + column] = Choice::new(first, count);
+                    routes.choices[offsets[switch as usize] as usize + column] = Choice::new(first, ports.len());
                 }
             }
         }

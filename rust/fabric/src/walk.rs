@@ -2,7 +2,7 @@
 
 use metaroce_wire::Envelope;
 
-use crate::fabric::{End, Fabric};
+use crate::fabric::Fabric;
 
 impl Fabric {
     /// The directed links from host to host that `packet` takes by ECMP; empty where there is no route, or something
@@ -11,7 +11,7 @@ impl Fabric {
         let first = self.uplinks[packet.plane.index() * self.hosts as usize + packet.src.index()];
         let mut packet = Envelope { link: first, ..*packet };
         let mut links = vec![first];
-        while self.end(&packet) == End::Switch {
+        while self.far_end(packet.link) >= self.hosts {
             let Some(link) = self.route(&packet) else { return Vec::new() };
             packet.link = link;
             links.push(link);

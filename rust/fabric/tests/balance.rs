@@ -57,7 +57,7 @@ fn follow(fabric: &mut Fabric, now: Time, mut packet: Envelope) -> Vec<u32> {
                 fabric.deliver();
                 return links;
             }
-            End::Switch => step = fabric.forward(at, &mut packet),
+            End::Switch | End::Nowhere => step = fabric.forward(at, &mut packet),
         }
     }
 }

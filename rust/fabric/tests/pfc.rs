@@ -48,7 +48,7 @@ fn strict() -> Switching {
     lossless(PfcConfig { buffer_bytes, xoff_shift: 16, reserve_bytes: 0, ..PfcConfig::default() })
 }
 
-/// A packet of `src` for `dst` that has reached the switch.
+/// A packet of `src` for `dst`, of three hosts, that has reached the first switch.
 fn packet(src: u32, dst: u32, class: Class, len: u32) -> Envelope {
     let (src_id, dst) = (HostId(src), HostId(dst));
     Envelope { src: src_id, dst, len, class, link: 2 * src, ..Envelope::default() }
@@ -67,24 +67,24 @@ fn a_pause_frame_waits_for_the_packet_in_service_and_acts_after_the_response() {
     let mut fabric = star(strict());
     let now = Time::from_us(5);
     // A packet for host 1, the sender to come, is in service on the way back for another 3000 bytes.
-    let back = fabric.enqueue(Time(now.0 - time(1000).0), &mut packet(2, 1, Class::Data, FRAME), 0, 0);
+    let back = fabric.enqueue(Time(now.0 - time(1000).0), &mut packet(2, 1, Class::Data, FRAME), 0);
     assert_eq!(back, Admission::Arrives(now + time(3000) + DELAY));
     assert_eq!(
-        fabric.enqueue(now, &mut packet(2, 0, Class::Data, FRAME), 1, 1),
+        fabric.enqueue(now, &mut packet(2, 0, Class::Data, FRAME), 1),
         Admission::Arrives(now + time(FRAME) + DELAY)
     );
     assert_eq!(calls(&mut fabric), []);
     // Host 1's waits for that one: its link is to pause.
-    assert_eq!(fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), 2, 2), Admission::Waits);
+    assert_eq!(fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), 2), Admission::Waits);
     let acts = now + time(3000) + time(PAUSE_FRAME) + DELAY + RESPONSE;
     assert_eq!(calls(&mut fabric), [(acts, Call::Pause(2, true)), (now + time(FRAME), Call::Dequeue(1))]);
     // What is queued on the way back leaves after the pause frame; the dequeue that was called for comes again.
-    assert_eq!(fabric.enqueue(now, &mut packet(0, 1, Class::Control, 100), 3, 3), Admission::Waits);
+    assert_eq!(fabric.enqueue(now, &mut packet(0, 1, Class::Control, 100), 3), Admission::Waits);
     assert_eq!(calls(&mut fabric), [(now + time(3000) + time(PAUSE_FRAME), Call::Dequeue(3))]);
     // When it leaves, the buffer is empty, and the sender may go on; that frame finds the way back free.
     let later = now + time(FRAME);
     let arrives = later + time(FRAME) + DELAY;
-    assert_eq!(fabric.dequeue(later, 1), Some(Departure { slot: 2, ticket: 2, arrives }));
+    assert_eq!(fabric.dequeue(later, 1), Some(Departure { slot: 2, arrives }));
     assert_eq!(calls(&mut fabric), [(later + time(PAUSE_FRAME) + DELAY + RESPONSE, Call::Pause(2, false))]);
     // Host 1 is paused from the one to the other.
     assert_eq!(fabric.pause(acts, 2, true).map(|(host, _)| host), Some(HostId(1)));
@@ -98,15 +98,15 @@ fn a_pause_frame_waits_for_the_packet_in_service_and_acts_after_the_response() {
 fn without_a_pause_both_classes_leave_in_the_order_they_came() {
     let mut fabric = star(lossless(PfcConfig::default()));
     let now = Time::from_us(1);
-    let first = fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), 0, 0);
+    let first = fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), 0);
     assert_eq!(first, Admission::Arrives(now + time(FRAME) + DELAY));
     for (slot, class) in [(1, Class::Data), (2, Class::Control), (3, Class::Data)] {
-        assert_eq!(fabric.enqueue(now, &mut packet(1, 0, class, 1000), slot, slot), Admission::Waits);
+        assert_eq!(fabric.enqueue(now, &mut packet(1, 0, class, 1000), slot), Admission::Waits);
     }
     let mut at = now + time(FRAME);
     for slot in 1..4 {
         let arrives = at + time(1000) + DELAY;
-        assert_eq!(fabric.dequeue(at, 1), Some(Departure { slot, ticket: slot, arrives }));
+        assert_eq!(fabric.dequeue(at, 1), Some(Departure { slot, arrives }));
         at += time(1000);
     }
     assert_eq!(fabric.dequeue(at, 1), None);
@@ -117,21 +117,21 @@ fn a_paused_switch_port_sends_control_packets_and_no_data() {
     // Host 0 on switch 3, hosts 1 and 2 on switch 4; link 6 leads from the one to the other.
     let mut fabric = build(3, &[(0, 3), (1, 4), (2, 4), (3, 4)], strict());
     let now = Time::from_us(5);
-    fabric.enqueue(now, &mut packet(2, 1, Class::Data, FRAME), 0, 0);
+    fabric.enqueue(now, &mut packet(2, 1, Class::Data, FRAME), 0);
     let from_far = Envelope { link: 6, ..packet(0, 1, Class::Data, FRAME) };
-    assert_eq!(fabric.enqueue(now, &mut { from_far }, 1, 1), Admission::Waits);
+    assert_eq!(fabric.enqueue(now, &mut { from_far }, 1), Admission::Waits);
     let acts = now + time(PAUSE_FRAME) + DELAY + RESPONSE;
     assert_eq!(calls(&mut fabric)[0], (acts, Call::Pause(6, true)));
     assert_eq!(fabric.pause(acts, 6, true), None);
     assert_eq!(calls(&mut fabric), [(acts + DEADLOCK_CHECK, Call::Check)]);
     // Data waits, whatever the transmitter does; control leaves.
-    assert_eq!(fabric.enqueue(acts, &mut packet(0, 1, Class::Data, FRAME), 2, 2), Admission::Waits);
+    assert_eq!(fabric.enqueue(acts, &mut packet(0, 1, Class::Data, FRAME), 2), Admission::Waits);
     let calls_of_host = calls(&mut fabric);
     assert!(calls_of_host.iter().all(|(_, call)| matches!(call, Call::Pause(0, true))), "{calls_of_host:?}");
-    assert_eq!(fabric.enqueue(acts, &mut packet(0, 1, Class::Control, 100), 3, 3), Admission::Waits);
+    assert_eq!(fabric.enqueue(acts, &mut packet(0, 1, Class::Control, 100), 3), Admission::Waits);
     assert_eq!(calls(&mut fabric), [(acts, Call::Dequeue(6))]);
     let arrives = acts + time(100) + DELAY;
-    assert_eq!(fabric.dequeue(acts, 6), Some(Departure { slot: 3, ticket: 3, arrives }));
+    assert_eq!(fabric.dequeue(acts, 6), Some(Departure { slot: 3, arrives }));
     assert_eq!(calls(&mut fabric), []);
     assert!(fabric.deadlock().is_empty(), "all that waits for host 1 will leave");
     // The last switch drains and revokes the pause.
@@ -150,9 +150,9 @@ fn control_goes_first_and_overlaps_with_no_data_where_ports_are_explicit() {
     let mut fabric = star(switching);
     let now = Time::from_us(1);
     for slot in 0..4 {
-        fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), slot, slot);
+        fabric.enqueue(now, &mut packet(1, 0, Class::Data, FRAME), slot);
     }
-    fabric.enqueue(now, &mut packet(1, 0, Class::Control, 100), 4, 4);
+    fabric.enqueue(now, &mut packet(1, 0, Class::Control, 100), 4);
     let mut at = now + time(FRAME);
     let mut order = Vec::new();
     for _ in 0..4 {

@@ -50,7 +50,7 @@ fn follow(fabric: &mut Fabric, now: Time, mut packet: Envelope) -> (Vec<u32>, bo
                     fabric.deliver();
                     return (links, true);
                 }
-                End::Switch => step = fabric.forward(at, &mut packet),
+                End::Switch | End::Nowhere => step = fabric.forward(at, &mut packet),
             },
         }
     }

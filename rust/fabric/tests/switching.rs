@@ -70,7 +70,7 @@ fn run(fabric: &mut Fabric, packets: &[Envelope]) -> Vec<Fate> {
                 fabric.deliver();
                 true
             }
-            End::Switch => match fabric.forward(fate.at, &mut fate.packet) {
+            End::Switch | End::Nowhere => match fabric.forward(fate.at, &mut fate.packet) {
                 Step::Arrives(at) => {
                     fate.at = at;
                     false

@@ -27,7 +27,7 @@ pub(crate) struct Channels {
 
 impl Channels {
     pub(crate) fn new(program: &Program) -> Channels {
-        let mut of = vec![u32::MAX; program.wqes().len()];
+        let mut of = vec![u32::MAX; program.len()];
         let mut keys = Vec::new();
         let mut wqe = 0u32;
         for rank in 0..program.ranks() as u32 {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 use metaroce_engine::{Engine, Op, Program, Wqe};
 use metaroce_proto::TransportConfig;
@@ -127,23 +128,24 @@ struct Run<'a> {
 /// [`FlowError::Config`] names the field that is refused, its value and what is allowed.
 pub fn estimate(
     spec: &FlowSpec,
-    data: &FlowData,
+    mut data: FlowData,
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<FlowOutcome, FlowError> {
-    spec.check(data)?;
-    let program = Program::new(&data.program, spec.memory_bytes).map_err(|e| FlowError::Config(e.to_string()))?;
-    check_program(&program, data)?;
+    spec.check(&data)?;
+    let program = Program::new(std::mem::take(&mut data.program), spec.memory_bytes)
+        .map_err(|e| FlowError::Config(e.to_string()))?;
+    check_program(&program, &data)?;
     let framing = Framing::of(&spec.transport);
-    let scene = Scene::new(spec, data, &program, &framing)?;
+    let scene = Scene::new(spec, &data, &program, &framing)?;
     let full = framing.full() as f64;
     let recovery = match &spec.curve {
         Some(curve) => Some(Recovery::new(curve, scene.base_rtt, scene.host_rate as f64, full, spec.seed)?),
         None => None,
     };
-    for (i, wqe) in program.wqes().iter().enumerate().filter(|(_, wqe)| wqe.op.has_peer() && wqe.op != Op::Recv) {
+    for (i, wqe) in program.wqes().enumerate().filter(|(_, wqe)| wqe.op.has_peer() && wqe.op != Op::Recv) {
         recovery.as_ref().map_or(Ok(()), |recovery| recovery.check(i, framing.on_wire(wqe.bytes)))?;
     }
-    let recorded = if spec.record_wqes { program.wqes().len() } else { 0 };
+    let recorded = if spec.record_wqes { program.len() } else { 0 };
     let rate = u128::from(scene.host_rate) * u128::from(framing.mtu) / u128::from(framing.full());
     let mut run = Run {
         spec,
@@ -152,9 +154,9 @@ pub fn estimate(
         recovery,
         channels: Channels::new(&program),
         queue: BinaryHeap::new(),
-        messages: vec![Message::default(); program.wqes().len()],
+        messages: vec![Message::default(); program.len()],
         next_qp: vec![0; scene.pairs.len()],
-        engine: Engine::new(program),
+        engine: Engine::new(Arc::new(program)),
         scene,
         now: 0,
         begun: 0,
@@ -186,16 +188,16 @@ fn check_program(program: &Program, data: &FlowData) -> Result<(), FlowError> {
         let allowed = format!("one host for each of {} ranks", program.ranks());
         return Err(FlowError::of("hosts_of_ranks", format!("length {}", data.hosts_of_ranks.len()), allowed));
     }
-    let unknown = |wqe: &Wqe| matches!(wqe.op, Op::CompareSwap | Op::FetchAdd | Op::Flush);
-    if let Some(i) = program.wqes().iter().position(unknown) {
-        let name = Op::ALL[program.wqes()[i].op as usize].1;
+    let unknown = |wqe: Wqe| matches!(wqe.op, Op::CompareSwap | Op::FetchAdd | Op::Flush);
+    if let Some(i) = program.wqes().position(unknown) {
+        let name = Op::ALL[program.wqe(i).op as usize].1;
         return Err(FlowError::of(
             &format!("op[{i}]"),
             name,
             "of flow fidelity: SEND, RECV, WRITE, WRITE_IMM, READ, COPY, SUM, NOOP",
         ));
     }
-    if let Some(i) = (0..program.wqes().len()).find(|&i| program.details(i as u32).fence) {
+    if let Some(i) = (0..program.len()).find(|&i| program.details(i as u32).fence) {
         return Err(FlowError::of(&format!("flags[{i}]"), "a fence", "none, with flow fidelity"));
     }
     Ok(())
@@ -296,7 +298,7 @@ impl Run<'_> {
     }
 
     fn execute(&mut self, id: u32) {
-        let wqe = self.engine.program().wqes()[id as usize];
+        let wqe = self.engine.program().wqe(id as usize);
         match wqe.op {
             Op::Send | Op::WriteImm => {
                 self.channels.send(id);
@@ -322,7 +324,7 @@ impl Run<'_> {
     }
 
     fn answer(&mut self, id: u32) {
-        let wqe = self.engine.program().wqes()[id as usize];
+        let wqe = self.engine.program().wqe(id as usize);
         let rank = self.engine.program().rank_of(id);
         self.line_up(id, &wqe, self.scene.pair((wqe.peer, rank)));
     }
@@ -376,7 +378,7 @@ impl Run<'_> {
             self.touched.push(number);
         }
         for id in over.drain(..) {
-            let bytes = self.engine.program().wqes()[id as usize].bytes;
+            let bytes = self.engine.program().wqe(id as usize).bytes;
             let way = self.scene.lanes[number as usize].way;
             let (rest, last) = self.framing.rest(bytes, way.ports);
             let way = way.delay + (last * way.byte_ps.1 + rest).max(0.0) as u64;
@@ -393,7 +395,7 @@ impl Run<'_> {
     }
 
     fn placed(&mut self, id: u32) {
-        let wqe = self.engine.program().wqes()[id as usize];
+        let wqe = self.engine.program().wqe(id as usize);
         self.outcome.digest = fold(self.outcome.digest, self.now ^ u64::from(id) << 32);
         if let Some(at) = self.outcome.wqe_placed.get_mut(id as usize) {
             *at = self.now;
@@ -460,7 +462,7 @@ impl Run<'_> {
         let program = self.engine.program();
         let open = (0..self.outcome.wqe_done.len() as u32).filter(|&i| self.outcome.wqe_done[i as usize] == u64::MAX);
         for id in open.take(64) {
-            let wqe = program.wqes()[id as usize];
+            let wqe = program.wqe(id as usize);
             self.outcome.stalled.push((program.rank_of(id), wqe.peer, wqe.stream, wqe.bytes));
         }
     }

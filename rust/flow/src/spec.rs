@@ -102,14 +102,14 @@ pub struct FabricColumns<'a> {
 }
 
 /// Columns that come with a specification.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FlowData<'a> {
     /// Fabric.
     pub fabric: FabricColumns<'a>,
     /// Host of each rank.
     pub hosts_of_ranks: &'a [u32],
     /// The program.
-    pub program: Columns<'a>,
+    pub program: Columns,
 }
 
 impl FlowSpec {

@@ -1,6 +1,6 @@
 //! Whole estimates against closed forms.
 
-use metaroce_engine::Columns;
+use metaroce_engine::{Column, Columns};
 use metaroce_flow::{FabricColumns, FlowData, FlowError, FlowOutcome, FlowSpec, FlowStatus, estimate};
 use proptest::prelude::*;
 
@@ -52,17 +52,16 @@ fn run(fabric: &LeafSpine, writes: &[(u32, u32, u64)], more: &str) -> Result<Flo
     let count = writes.len();
     let starts: Vec<u32> = (0..=ranks).map(|rank| writes.partition_point(|w| w.0 < rank) as u32).collect();
     let memory = writes.iter().map(|w| w.2).max().unwrap_or(1);
-    let (peers, bytes): (Vec<u32>, Vec<u64>) = writes.iter().map(|w| (w.1, w.2)).unzip();
-    let (zeros, offsets) = (vec![0u32; count + 1], vec![0u64; count]);
+    let zeros = Column::Same(0, count);
     let program = Columns {
-        rank_start: &starts,
-        op: &vec![2; count],
-        peer: &peers,
-        stream: &zeros[..count],
-        local: &offsets,
-        remote: &offsets,
-        bytes: &bytes,
-        dep_start: &zeros,
+        rank_start: starts,
+        op: Column::Same(2, count),
+        peer: Column::of(writes.iter().map(|w| w.1.into())),
+        stream: zeros.clone(),
+        local: zeros.clone(),
+        remote: zeros,
+        bytes: Column::of(writes.iter().map(|w| w.2)),
+        dep_start: vec![0; count + 1],
         ..Columns::default()
     };
     let json = format!(
@@ -71,7 +70,7 @@ fn run(fabric: &LeafSpine, writes: &[(u32, u32, u64)], more: &str) -> Result<Flo
     );
     let hosts: Vec<u32> = (0..ranks).collect();
     let data = FlowData { fabric: fabric.columns(), hosts_of_ranks: &hosts, program };
-    estimate(&FlowSpec::parse(&json)?, &data, &mut || false)
+    estimate(&FlowSpec::parse(&json)?, data, &mut || false)
 }
 
 fn one(fabric: &LeafSpine, writes: &[(u32, u32, u64)]) -> FlowOutcome {

@@ -6,7 +6,9 @@ use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rke
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
 use crate::telemetry::{Observe, Sample};
-use crate::transport::{AnyTransport, Stage, Stuck, Transport, each, metaroce::MetaRoce, mrc::Mrc, rocev2::RoceV2};
+use crate::transport::{
+    AnyTransport, Half, Stage, Stuck, Transport, each, metaroce::MetaRoce, mrc::Mrc, rocev2::RoceV2,
+};
 use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
@@ -55,6 +57,18 @@ impl Endpoint {
     /// Part of connection set-up; 1 if nobody says.
     pub fn crowd(&mut self, connection: ConnId, size: u32) {
         each!(&mut self.transport, t => t.crowd(connection, size));
+    }
+
+    /// Whether nothing of one half of a connection is on its way: of the sending one, all was sent once and has
+    /// landed; of the receiving one, all is acknowledged. If that is so of the sending half here and the receiving
+    /// one at the peer, and nothing more is posted here, no packet to come needs the state of their paths.
+    pub fn has_settled(&self, connection: ConnId, half: Half) -> bool {
+        each!(&self.transport, t => t.has_settled(connection, half))
+    }
+
+    /// Gives back what a half of a connection, which has settled and is not used again, knows of its paths.
+    pub fn retire(&mut self, connection: ConnId, half: Half) {
+        each!(&mut self.transport, t => t.retire(connection, half));
     }
 
     /// Whether the transport has an operation.

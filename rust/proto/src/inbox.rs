@@ -75,6 +75,49 @@ pub enum Placed {
     Refused(Verdict),
 }
 
+/// Why a segment is not to be copied.
+#[derive(Clone, Copy, Debug)]
+pub enum Unplaced {
+    /// Had arrived before.
+    Duplicate,
+    /// Nothing is written, and why.
+    Refused(Verdict),
+}
+
+impl From<Unplaced> for Placed {
+    fn from(outcome: Unplaced) -> Placed {
+        match outcome {
+            Unplaced::Duplicate => Placed::Duplicate,
+            Unplaced::Refused(why) => Placed::Refused(why),
+        }
+    }
+}
+
+/// Where a segment belongs in our memory, and whether it was the last missing one of its message.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Address.
+    pub address: u64,
+    /// See [`Placement::message_done`].
+    pub message_done: bool,
+}
+
+impl Place {
+    /// What to copy for a `segment` from `src`.
+    #[inline]
+    pub const fn placement(self, src: HostId, segment: &Segment) -> Placement {
+        Placement {
+            src,
+            source: segment.source,
+            value: None,
+            address: self.address,
+            len: segment.len as u32,
+            tag: segment.tag,
+            message_done: self.message_done,
+        }
+    }
+}
+
 /// What the arrival of a packet sets off.
 #[derive(Clone, Copy, Debug)]
 pub enum Effect {
@@ -124,28 +167,48 @@ impl Inbox {
     }
 
     /// Takes one segment, and the immediate data of its message.
-    pub fn place(&mut self, segment: &Segment, imm: u32, regions: &Regions, mut effect: impl FnMut(Effect)) -> Placed {
-        let (mtu, src) = (u64::from(self.mtu), self.peer);
+    pub fn place(&mut self, segment: &Segment, imm: u32, regions: &Regions, effect: impl FnMut(Effect)) -> Placed {
+        match self.find_place(segment, imm, regions, effect) {
+            Ok(place) => Placed::Fresh(place.placement(self.peer, segment)),
+            Err(outcome) => outcome.into(),
+        }
+    }
+
+    /// The same in short.
+    ///
+    /// # Errors
+    /// Why nothing is to be copied.
+    #[inline(always)]
+    pub fn find_place(
+        &mut self,
+        segment: &Segment,
+        imm: u32,
+        regions: &Regions,
+        mut effect: impl FnMut(Effect),
+    ) -> Result<Place, Unplaced> {
+        let mtu = u64::from(self.mtu);
         // [F1.no-head-of-line-blocking]
         let stream = self.stream(segment.stream);
         // [I4]
         if segment.message < stream.base {
-            return Placed::Duplicate;
+            return Err(Unplaced::Duplicate);
         }
         let address = match stream.target(segment, mtu, regions) {
             Ok(address) => address,
             Err(outcome) => {
-                if let Placed::Refused(why @ (Verdict::AccessError | Verdict::LengthError)) = outcome {
+                if let Unplaced::Refused(why @ (Verdict::AccessError | Verdict::LengthError)) = outcome {
                     stream.fail(segment, why, &mut effect);
                 }
-                return outcome;
+                return Err(outcome);
             }
         };
-        let packets = segment.message_len.div_ceil(mtu).max(1) as u32;
-        let message = stream.message(segment.message, || InMessage::new(packets, segment.opcode, segment.message_len));
+        let message = stream.message(segment.message, || {
+            let packets = segment.message_len.div_ceil(mtu).max(1) as u32;
+            InMessage::new(packets, segment.opcode, segment.message_len)
+        });
         // [I3]
         if !message.arrived.insert(segment.packet) {
-            return Placed::Duplicate;
+            return Err(Unplaced::Duplicate);
         }
         message.missing -= 1;
         message.imm = imm;
@@ -154,15 +217,7 @@ impl Inbox {
             stream.advance(segment.stream, &mut effect);
         }
         // [F1.placed-on-arrival] [I1]
-        Placed::Fresh(Placement {
-            src,
-            source: segment.source,
-            value: None,
-            address,
-            len: segment.len.into(),
-            tag: segment.tag,
-            message_done,
-        })
+        Ok(Place { address, message_done })
     }
 
     /// Takes one request.
@@ -258,15 +313,22 @@ impl Inbox {
         self.streams.capacity() * size_of::<InStream>()
     }
 
+    #[inline]
     fn stream(&mut self, id: StreamId) -> &mut InStream {
         if self.streams.len() <= id.index() {
-            if self.streams.is_empty() {
-                // Most connections have one: room for no more.
-                self.streams.reserve_exact(id.index() + 1);
-            }
-            self.streams.resize_with(id.index() + 1, InStream::default);
+            self.open_streams(id);
         }
         &mut self.streams[id.index()]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_streams(&mut self, last: StreamId) {
+        if self.streams.is_empty() {
+            // Most connections have one: room for no more.
+            self.streams.reserve_exact(last.index() + 1);
+        }
+        self.streams.resize_with(last.index() + 1, InStream::default);
     }
 }
 
@@ -284,36 +346,45 @@ pub fn asked_address(request: &Request, regions: &Regions) -> Option<u64> {
 
 impl InStream {
     /// Where a segment goes in our memory.
-    #[inline]
-    fn target(&self, segment: &Segment, mtu: u64, regions: &Regions) -> Result<u64, Placed> {
+    #[inline(always)]
+    fn target(&self, segment: &Segment, mtu: u64, regions: &Regions) -> Result<u64, Unplaced> {
         if let Some(why) = self.refusal(segment.message) {
-            return Err(Placed::Refused(why));
+            return Err(Unplaced::Refused(why));
         }
         let offset = u64::from(segment.packet) * mtu;
         let end = offset + u64::from(segment.len);
         if end > segment.message_len || segment.len == 0 && segment.message_len > 0 {
-            return Err(Placed::Refused(Verdict::LengthError));
+            return Err(Unplaced::Refused(Verdict::LengthError));
+        }
+        if segment.opcode == Opcode::Write {
+            return Self::address(segment, offset, regions);
         }
         if segment.opcode == Opcode::WriteImm && segment.message_len == 0 {
             // Names no memory: neither key nor address is looked at, as in RC.
             return Ok(0);
         }
         if segment.opcode != Opcode::Send {
-            let at = segment.address.checked_add(offset);
-            // [I2]
-            let address = at.and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len), Access::WRITE));
-            return address.ok_or(Placed::Refused(Verdict::AccessError));
+            return Self::address(segment, offset, regions);
         }
         // [F2.index-on-stream] [I4]
         let Some(index) = segment.key.checked_sub(self.receive_base) else {
-            return Err(Placed::Duplicate);
+            return Err(Unplaced::Duplicate);
         };
         match self.receives.get(index as usize) {
             // [F2.send-waits-for-receive]
-            None => Err(Placed::Refused(Verdict::NotReady)),
-            Some(receive) if segment.message_len > receive.len => Err(Placed::Refused(Verdict::LengthError)),
+            None => Err(Unplaced::Refused(Verdict::NotReady)),
+            Some(receive) if segment.message_len > receive.len => Err(Unplaced::Refused(Verdict::LengthError)),
             Some(receive) => Ok(receive.local + offset),
         }
+    }
+
+    // [I2]
+    /// The address that a piece names, `offset` into its message.
+    #[inline(always)]
+    fn address(segment: &Segment, offset: u64, regions: &Regions) -> Result<u64, Unplaced> {
+        let at = segment.address.checked_add(offset);
+        let address = at.and_then(|at| regions.resolve(segment.rkey(), at, u64::from(segment.len), Access::WRITE));
+        address.ok_or(Unplaced::Refused(Verdict::AccessError))
     }
 
     /// Why message `number` is refused, if its stream has failed before it.
@@ -331,6 +402,8 @@ impl InStream {
     }
 
     /// A packet of message `refused` was refused for good: nothing from that message on completes.
+    #[cold]
+    #[inline(never)]
     fn fail(&mut self, refused: &Segment, why: Verdict, effect: &mut impl FnMut(Effect)) {
         if self.failed.is_none_or(|(first, _)| refused.message < first) {
             // [I5]
@@ -342,17 +415,22 @@ impl InStream {
     #[inline]
     fn message(&mut self, number: u32, first: impl FnOnce() -> InMessage) -> &mut InMessage {
         let index = (number - self.base) as usize;
-        while self.messages.len() <= index {
+        if self.messages.get(index).is_none_or(|message| message.missing == UNSEEN) {
+            self.open_messages(index, first());
+        }
+        &mut self.messages[index]
+    }
+
+    #[inline(never)]
+    fn open_messages(&mut self, last: usize, message: InMessage) {
+        while self.messages.len() <= last {
             self.messages.push_back(InMessage::unseen());
         }
-        let message = &mut self.messages[index];
-        if message.missing == UNSEEN {
-            *message = first();
-        }
-        message
+        self.messages[last] = message;
     }
 
     /// Completes messages at the front, as far as they have arrived.
+    #[inline(never)]
     fn advance(&mut self, id: StreamId, effect: &mut impl FnMut(Effect)) {
         // [I6] [I7]
         while let Some(&InMessage { missing: 0, opcode, len, imm, .. }) = self.messages.front() {

@@ -18,6 +18,7 @@ pub mod counters;
 pub mod endpoint;
 pub mod inbox;
 pub mod outbox;
+mod reciprocal;
 pub mod settings;
 pub mod telemetry;
 pub mod transport;
@@ -30,7 +31,7 @@ pub use config::{
 pub use counters::Counters;
 pub use endpoint::Endpoint;
 pub use telemetry::{ConnectionSample, Health, PathCounts, PathSample, Sample};
-pub use transport::Stage;
+pub use transport::{Half, Stage};
 pub use verbs::{
     Access, Atomic, Completion, CompletionKind, CompletionStatus, Placement, PostError, ReceiveRequest, Regions,
     WorkRequest,

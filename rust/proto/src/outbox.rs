@@ -30,19 +30,25 @@ struct OutMessage {
     packets: u32,
     /// Packets not acknowledged, and one more for an answer that is not here.
     unacked: u32,
+    /// Bytes that its packets carry.
+    carried: u64,
 }
 
 impl OutMessage {
     /// Bytes that it sends, if it is sent.
     const fn payload(&self) -> u64 {
-        if self.packets == 0 || self.request.opcode.is_request() { 0 } else { self.request.len }
+        if self.packets == 0 { 0 } else { self.carried }
     }
 
+    /// Whether it is a request without payload.
+    #[inline]
+    const fn asks(&self) -> bool {
+        self.carried == 0 && self.request.opcode.is_request()
+    }
+
+    #[inline]
     const fn payload_len(&self, packet: u32, mtu: u32) -> u32 {
-        if self.request.opcode.is_request() {
-            return 0;
-        }
-        let left = self.request.len - packet as u64 * mtu as u64;
+        let left = self.carried - packet as u64 * mtu as u64;
         if left < mtu as u64 { left as u32 } else { mtu }
     }
 }
@@ -104,22 +110,23 @@ impl Ended {
     }
 }
 
-/// Posted messages of one connection.
+/// Posted messages of one connection. What sending a packet reads is first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Outbox {
-    mtu: u16,
-    order: Order,
-    /// Connection-wide number of `messages[0]`.
-    base: u32,
     messages: VecDeque<OutMessage>,
-    answers: Lane,
+    streams: Vec<OutStream>,
     /// The lane that has sent last, of the ring of lanes with unsent packets.
     turn: u32,
+    /// Connection-wide number of `messages[0]`.
+    base: u32,
     unsent: u64,
+    mtu: u16,
+    order: Order,
+    answers: Lane,
     /// Bytes ever posted, and those of messages that are completely acknowledged and gone.
     posted: u64,
     acked: u64,
-    streams: Vec<OutStream>,
 }
 
 /// Names one packet of one message of an outbox.
@@ -237,7 +244,8 @@ impl Outbox {
         self.unsent += payload;
         self.posted += payload;
         let unacked = packets + u32::from(asks);
-        self.messages.push_back(OutMessage { request, next: NONE, sequence, receive, packets, unacked });
+        let message = OutMessage { request, next: NONE, sequence, receive, packets, unacked, carried: payload };
+        self.messages.push_back(message);
         self.line_up(lane_of(&request), self.base + self.messages.len() as u32 - 1);
     }
 
@@ -259,6 +267,7 @@ impl Outbox {
         &mut self.streams[id.index()]
     }
 
+    #[inline]
     fn get(&self, message: u32) -> Option<&OutMessage> {
         self.messages.get(message.wrapping_sub(self.base) as usize).filter(|m| m.packets > 0)
     }
@@ -274,7 +283,21 @@ impl Outbox {
         self.get(message).map(|message| &message.request)
     }
 
+    /// Payload bytes of a piece of an open message; `None` if that is a request without payload.
+    #[inline]
+    pub fn payload_of(&self, piece: Piece) -> Option<u32> {
+        let message = self.get(piece.message)?;
+        (!message.asks()).then(|| message.payload_len(piece.packet, self.mtu()))
+    }
+
+    /// Immediate data that goes with the pieces of an open message.
+    #[inline]
+    pub fn imm(&self, piece: Piece) -> u32 {
+        self.messages[(piece.message - self.base) as usize].request.imm
+    }
+
     /// Payload bytes not sent for the first time yet.
+    #[inline]
     pub fn unsent(&self) -> u64 {
         self.unsent
     }
@@ -320,6 +343,7 @@ impl Outbox {
     }
 
     /// The segment of a piece of an open message with payload.
+    #[inline]
     pub fn segment(&self, piece: Piece) -> Segment {
         let message = &self.messages[(piece.message - self.base) as usize];
         let request = &message.request;
@@ -346,20 +370,27 @@ impl Outbox {
 
     /// One packet of `message` is acknowledged, for the first time. Calls `complete` with every
     /// request that is thereby completed, in stream order.
-    pub fn acknowledge(&mut self, message: u32, mut complete: impl FnMut(Ended, CompletionStatus)) {
+    #[inline]
+    pub fn acknowledge(&mut self, message: u32, complete: impl FnMut(Ended, CompletionStatus)) {
         let index = message.wrapping_sub(self.base) as usize;
         let Some(entry) = self.messages.get_mut(index).filter(|m| m.packets > 0) else { return };
         // [I10]
         entry.unacked -= 1;
         if entry.unacked == 0 {
             let (opcode, stream) = (entry.request.opcode, entry.request.stream);
-            if opcode != Opcode::Response {
-                self.complete(stream, &mut complete);
-            }
-            self.shed();
-            if self.order == Order::Sender && opcode != Opcode::Response {
-                self.release(stream);
-            }
+            self.finish(opcode, stream, complete);
+        }
+    }
+
+    /// All packets of a message are acknowledged.
+    #[inline(never)]
+    fn finish(&mut self, opcode: Opcode, stream: StreamId, mut complete: impl FnMut(Ended, CompletionStatus)) {
+        if opcode != Opcode::Response {
+            self.complete(stream, &mut complete);
+        }
+        self.shed();
+        if self.order == Order::Sender && opcode != Opcode::Response {
+            self.release(stream);
         }
     }
 

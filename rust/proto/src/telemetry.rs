@@ -122,6 +122,11 @@ impl PathTable {
         self.0.get_or_insert_default();
     }
 
+    /// Whether it is on.
+    pub fn is_kept(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Counts on the entry of a path, if the table is on.
     #[inline]
     pub fn count(&mut self, connection: usize, path: usize, count: impl FnOnce(&mut PathCounts)) {

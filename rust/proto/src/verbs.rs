@@ -241,6 +241,7 @@ impl Regions {
 
     /// The address of `[offset, offset + len)` of region `rkey`, if all of it is inside and peers may
     /// do `what` there.
+    #[inline]
     pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64, what: Access) -> Option<u64> {
         let region = self.regions.get(rkey.index())?;
         // [I2]

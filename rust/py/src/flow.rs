@@ -5,7 +5,7 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::{ConfigError, Owned, column, little_endian};
+use crate::{ConfigError, Stop, column, interrupted, little_endian, program};
 
 /// The fabric's columns, owned.
 struct Fabric {
@@ -19,7 +19,7 @@ struct Fabric {
 }
 
 impl Fabric {
-    fn read(columns: &Bound<'_, PyDict>) -> PyResult<Fabric> {
+    fn read(columns: &Bound<'_, PyAny>) -> PyResult<Fabric> {
         Ok(Fabric {
             switch_plane: column(columns, "switch_plane", true)?,
             switch_tier: column(columns, "switch_tier", true)?,
@@ -46,33 +46,25 @@ impl Fabric {
 
 /// Estimates one run at flow level, on a fabric of `hosts` hosts; `spec` and `columns` as in `_core.pyi`.
 ///
-/// The interpreter lock is released during the run and signals are polled. Raises `ConfigError` if something is
-/// refused, `KeyboardInterrupt` on Ctrl-C.
+/// The interpreter lock is released during the run, signals or `stop` are polled, and errors raised as in `simulate`.
 #[pyfunction]
+#[pyo3(signature = (spec, hosts, columns, stop = None))]
 pub fn estimate<'py>(
     py: Python<'py>,
     spec: &str,
     hosts: u32,
-    columns: &Bound<'py, PyDict>,
+    columns: &Bound<'py, PyAny>,
+    stop: Option<Py<Stop>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let refuse = |error: FlowError| ConfigError::new_err(error.to_string());
     let spec = FlowSpec::parse(spec).map_err(refuse)?;
-    let (fabric, owned) = (Fabric::read(columns)?, Owned::read(columns)?);
-    let data = FlowData {
-        fabric: fabric.columns(hosts),
-        hosts_of_ranks: &fabric.hosts_of_ranks,
-        program: owned.data().program,
-    };
+    let fabric = Fabric::read(columns)?;
+    let data =
+        FlowData { fabric: fabric.columns(hosts), hosts_of_ranks: &fabric.hosts_of_ranks, program: program(columns)? };
     let mut signal = None;
     let outcome = py.detach(|| {
-        let mut interrupted = || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => false,
-            Err(raised) => {
-                signal = Some(raised);
-                true
-            }
-        };
-        metaroce_flow::estimate(&spec, &data, &mut interrupted)
+        let mut interrupted = || interrupted(stop.as_ref(), &mut signal);
+        metaroce_flow::estimate(&spec, data, &mut interrupted)
     });
     match outcome {
         Ok(outcome) => to_dict(py, outcome),

@@ -2,9 +2,11 @@
 
 mod flow;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
-use metaroce_engine::Columns;
 use metaroce_engine::pattern::{Expect, Fill};
+use metaroce_engine::{Column, Columns};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyValueError};
 use pyo3::prelude::*;
@@ -18,96 +20,47 @@ pyo3::create_exception!(
 );
 
 /// The column `name` of `columns` as a vector; empty if it is absent and need not be there.
-fn column<T: Element>(columns: &Bound<'_, PyDict>, name: &str, required: bool) -> PyResult<Vec<T>> {
+fn column<T: Element>(columns: &Bound<'_, PyAny>, name: &str, required: bool) -> PyResult<Vec<T>> {
     let refuse = |what: String| ConfigError::new_err(format!("columns.{name}: {what}"));
-    match columns.get_item(name)? {
-        Some(value) => {
-            let buffer = PyBuffer::<T>::get(&value)
-                .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
-            buffer.to_vec(columns.py()).map_err(|e| refuse(e.to_string()))
-        }
-        None if required => Err(refuse("missing; allowed: the columns of a program".to_owned())),
-        None => Ok(Vec::new()),
+    if !columns.contains(name)? {
+        let missing = || Err(refuse("missing; allowed: the columns of a program".to_owned()));
+        return if required { missing() } else { Ok(Vec::new()) };
     }
+    let buffer = PyBuffer::<T>::get(&columns.get_item(name)?)
+        .map_err(|e| refuse(format!("{e}; allowed: a buffer of the documented type")))?;
+    buffer.to_vec(columns.py()).map_err(|e| refuse(e.to_string()))
 }
 
-/// All columns of a run, owned.
-struct Owned {
-    rank_start: Vec<u32>,
-    op: Vec<u8>,
-    peer: Vec<u32>,
-    stream: Vec<u32>,
-    local: Vec<u64>,
-    remote: Vec<u64>,
-    bytes: Vec<u64>,
-    dep_start: Vec<u32>,
-    deps: Vec<u32>,
-    start: Vec<u64>,
-    imm: Vec<u32>,
-    operand0: Vec<u64>,
-    operand1: Vec<u64>,
-    flags: Vec<u8>,
-    rkey: Vec<u32>,
-    regions: Vec<Region>,
-    denied: Vec<Denied>,
-    fills: Vec<Fill>,
-    expects: Vec<Expect>,
-    memory: Option<Vec<u8>>,
+/// The same for a number of each entry of a program, whose first rank has `entries`.
+fn numbers<T: Element + Into<u64>>(
+    columns: &Bound<'_, PyAny>,
+    (name, required): (&str, bool),
+    entries: usize,
+) -> PyResult<Column> {
+    let values: Vec<T> = column(columns, name, required)?;
+    Ok(Column::of_ranks(values.iter().map(|&value| value.into()), entries))
 }
 
-impl Owned {
-    fn read(columns: &Bound<'_, PyDict>) -> PyResult<Owned> {
-        Ok(Owned {
-            rank_start: column(columns, "rank_start", true)?,
-            op: column(columns, "op", true)?,
-            peer: column(columns, "peer", true)?,
-            stream: column(columns, "stream", true)?,
-            local: column(columns, "local", true)?,
-            remote: column(columns, "remote", true)?,
-            bytes: column(columns, "bytes", true)?,
-            dep_start: column(columns, "dep_start", true)?,
-            deps: column(columns, "deps", true)?,
-            start: column(columns, "start_ps", false)?,
-            imm: column(columns, "imm", false)?,
-            operand0: column(columns, "operand0", false)?,
-            operand1: column(columns, "operand1", false)?,
-            flags: column(columns, "flags", false)?,
-            rkey: column(columns, "rkey", false)?,
-            regions: regions(columns)?,
-            denied: denied(columns)?,
-            fills: fills(columns)?,
-            expects: expects(columns)?,
-            memory: if columns.contains("memory")? { Some(column(columns, "memory", true)?) } else { None },
-        })
-    }
-
-    fn data(&self) -> Data<'_> {
-        let program = Columns {
-            rank_start: &self.rank_start,
-            op: &self.op,
-            peer: &self.peer,
-            stream: &self.stream,
-            local: &self.local,
-            remote: &self.remote,
-            bytes: &self.bytes,
-            dep_start: &self.dep_start,
-            deps: &self.deps,
-            start: &self.start,
-            imm: &self.imm,
-            operand0: &self.operand0,
-            operand1: &self.operand1,
-            flags: &self.flags,
-            rkey: &self.rkey,
-        };
-        Data {
-            program,
-            fills: self.fills.clone(),
-            expects: self.expects.clone(),
-            memory: self.memory.as_deref(),
-            regions: self.regions.clone(),
-            denied: self.denied.clone(),
-        }
-    }
+fn program(columns: &Bound<'_, PyAny>) -> PyResult<Columns> {
+    let rank_start: Vec<u32> = column(columns, "rank_start", true)?;
+    let entries = rank_start.get(1).map_or(0, |&entries| entries as usize);
+    Ok(Columns {
+        dep_start: column(columns, "dep_start", true)?,
+        deps: column(columns, "deps", true)?,
+        op: numbers::<u8>(columns, ("op", true), entries)?,
+        peer: numbers::<u32>(columns, ("peer", true), entries)?,
+        stream: numbers::<u32>(columns, ("stream", true), entries)?,
+        local: numbers::<u64>(columns, ("local", true), entries)?,
+        remote: numbers::<u64>(columns, ("remote", true), entries)?,
+        bytes: numbers::<u64>(columns, ("bytes", true), entries)?,
+        start: numbers::<u64>(columns, ("start_ps", false), entries)?,
+        imm: numbers::<u32>(columns, ("imm", false), entries)?,
+        operand0: numbers::<u64>(columns, ("operand0", false), entries)?,
+        operand1: numbers::<u64>(columns, ("operand1", false), entries)?,
+        flags: numbers::<u8>(columns, ("flags", false), entries)?,
+        rkey: numbers::<u32>(columns, ("rkey", false), entries)?,
+        rank_start,
+    })
 }
 
 fn same_length(columns: &[(&str, usize)]) -> PyResult<()> {
@@ -120,7 +73,7 @@ fn same_length(columns: &[(&str, usize)]) -> PyResult<()> {
     }
 }
 
-fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
+fn fills(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Fill>> {
     let rank: Vec<u32> = column(columns, "fill_rank", false)?;
     let offset: Vec<u64> = column(columns, "fill_offset", !rank.is_empty())?;
     let count: Vec<u64> = column(columns, "fill_count", !rank.is_empty())?;
@@ -135,7 +88,7 @@ fn fills(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Fill>> {
     Ok((0..rank.len()).map(fill).collect())
 }
 
-fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
+fn expects(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Expect>> {
     let rank: Vec<u32> = column(columns, "expect_rank", false)?;
     let offset: Vec<u64> = column(columns, "expect_offset", !rank.is_empty())?;
     let count: Vec<u64> = column(columns, "expect_count", !rank.is_empty())?;
@@ -150,7 +103,7 @@ fn expects(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Expect>> {
     Ok((0..rank.len()).map(expect).collect())
 }
 
-fn regions(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Region>> {
+fn regions(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Region>> {
     let rank: Vec<u32> = column(columns, "region_rank", false)?;
     let offset: Vec<u64> = column(columns, "region_offset", !rank.is_empty())?;
     let len: Vec<u64> = column(columns, "region_len", !rank.is_empty())?;
@@ -165,7 +118,7 @@ fn regions(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Region>> {
     Ok((0..rank.len()).map(region).collect())
 }
 
-fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
+fn denied(columns: &Bound<'_, PyAny>) -> PyResult<Vec<Denied>> {
     let rank: Vec<u32> = column(columns, "deny_rank", false)?;
     let peer: Vec<u32> = column(columns, "deny_peer", !rank.is_empty())?;
     let plane: Vec<u32> = column(columns, "deny_plane", !rank.is_empty())?;
@@ -173,25 +126,60 @@ fn denied(columns: &Bound<'_, PyDict>) -> PyResult<Vec<Denied>> {
     Ok((0..rank.len()).map(|i| Denied { rank: rank[i], peer: peer[i], plane: plane[i] }).collect())
 }
 
+/// A way to end runs that other threads make.
+#[pyclass(frozen)]
+struct Stop(AtomicBool);
+
+#[pymethods]
+impl Stop {
+    #[new]
+    fn new() -> Stop {
+        Stop(AtomicBool::new(false))
+    }
+
+    /// Ends the runs that were given this, and those that will be.
+    fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether to end a run: `stop` says so, or, without one, a signal.
+fn interrupted(stop: Option<&Py<Stop>>, signal: &mut Option<PyErr>) -> bool {
+    if let Some(stop) = stop {
+        return stop.get().0.load(Ordering::Relaxed);
+    }
+    *signal = Python::attach(|py| py.check_signals()).err();
+    signal.is_some()
+}
+
 /// Runs one simulation.
 ///
-/// `spec` is a JSON object and `columns` maps column names to C-contiguous buffers; both are
-/// described in `_core.pyi`. The interpreter lock is released during the run and signals are
-/// polled. Raises `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C.
+/// `spec` is a JSON object and `columns`, any mapping, has C-contiguous buffers by name, each asked for once and let
+/// go before the run; both are described in `_core.pyi`. The interpreter lock is released during the run. Signals are
+/// polled, or `stop` is, without the lock, which a thread that gets no signals had better not wait for. Raises
+/// `ConfigError` if something is refused, `KeyboardInterrupt` on Ctrl-C and when stopped.
 #[pyfunction]
-fn simulate<'py>(py: Python<'py>, spec: &str, columns: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyDict>> {
+#[pyo3(signature = (spec, columns, stop = None))]
+fn simulate<'py>(
+    py: Python<'py>,
+    spec: &str,
+    columns: &Bound<'py, PyAny>,
+    stop: Option<Py<Stop>>,
+) -> PyResult<Bound<'py, PyDict>> {
     let spec = Spec::parse(spec).map_err(|e| ConfigError::new_err(e.to_string()))?;
-    let owned = Owned::read(columns)?;
+    let memory: Option<Vec<u8>> = columns.contains("memory")?.then(|| column(columns, "memory", true)).transpose()?;
+    let data = Data {
+        program: program(columns)?,
+        fills: fills(columns)?,
+        expects: expects(columns)?,
+        memory: memory.as_deref(),
+        regions: regions(columns)?,
+        denied: denied(columns)?,
+    };
     let mut signal = None;
     let outcome = py.detach(|| {
-        let mut interrupted = || match Python::attach(|py| py.check_signals()) {
-            Ok(()) => false,
-            Err(raised) => {
-                signal = Some(raised);
-                true
-            }
-        };
-        metaroce_driver::simulate(&spec, &owned.data(), &mut interrupted)
+        let mut interrupted = || interrupted(stop.as_ref(), &mut signal);
+        metaroce_driver::simulate(&spec, data, &mut interrupted)
     });
     match outcome {
         Ok(outcome) => to_dict(py, outcome),
@@ -289,6 +277,7 @@ fn profiles() -> String {
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
+    module.add_class::<Stop>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(flow::estimate, module)?)?;
     module.add_function(wrap_pyfunction!(defaults, module)?)?;

@@ -32,6 +32,8 @@ pub struct Envelope {
     pub len: u32,
     /// The directed link being crossed; kept by the fabric.
     pub link: u32,
+    /// What comes after it, as far as that is known; kept by the fabric.
+    pub next: u32,
     // [F3.port-is-entropy]
     /// UDP source port: the ECMP entropy (F3).
     pub entropy: u16,

@@ -7,13 +7,13 @@ never reproduced, whatever the sweep contains.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 
 from ... import simulation
 from ...errors import ConfigError, SimulationStalled
+from ...pool import Pool
 from ...result import Result
 from ...scenario import Scenario
 from .baselines import p3, p4
@@ -118,14 +118,11 @@ class Reproducing:
         ``on_done`` is called in this thread after every one of `keys`.
         """
         measured: dict[Key, dict[str, float]] = {}
-        pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)  # the core releases the GIL
-        try:
+        with Pool(workers) as pool:
             futures = {pool.submit(_measured, key): key for key in self.keys}
             for future in as_completed(futures):
                 measured[futures[future]] = future.result()
                 on_done()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
         outcomes = [self._outcome(target, measured) for target in self.targets]
         return Report(version, list(self.seeds), self.quick, outcomes)
 

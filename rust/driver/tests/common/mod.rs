@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
 use metaroce_driver::{Data, Denied, Outcome, Region, Spec, simulate};
-use metaroce_engine::Columns;
 use metaroce_engine::pattern::{ALL_RANKS, Expect, Fill};
+use metaroce_engine::{Column, Columns};
 use serde_json::{Value, json};
 
 pub const GBPS: u64 = 1_000_000_000;
@@ -195,6 +195,11 @@ impl Job {
 
     /// What a refused specification is told, or the outcome.
     pub fn try_run(&self, spec: &Value) -> Result<Outcome, String> {
+        self.lower(spec, |spec, data| simulate(spec, data, &mut || false))?.map_err(|e| e.to_string())
+    }
+
+    /// Hands the job to `run` as the driver takes it.
+    pub fn lower<R>(&self, spec: &Value, run: impl FnOnce(&Spec, Data) -> R) -> Result<R, String> {
         let spec: Spec = serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?;
         let all: Vec<&Entry> = self.ranks.iter().flatten().collect();
         let mut rank_start = vec![0];
@@ -207,29 +212,23 @@ impl Job {
             }
             rank_start.push(first + rank.len() as u32);
         }
-        let narrow = |f: fn(&Entry) -> u32| -> Vec<u32> { all.iter().map(|e| f(e)).collect() };
-        let wide = |f: fn(&Entry) -> u64| -> Vec<u64> { all.iter().map(|e| f(e)).collect() };
-        let op: Vec<u8> = all.iter().map(|e| e.op).collect();
-        let (peer, stream) = (narrow(|e| e.peer), narrow(|e| e.stream));
-        let (local, remote, bytes) = (wide(|e| e.local), wide(|e| e.remote), wide(|e| e.bytes));
-        let start = wide(|e| e.start);
-        let rkey = narrow(|e| e.rkey);
+        let column = |f: &dyn Fn(&Entry) -> u64| Column::of(all.iter().map(|e| f(e)));
         let program = Columns {
-            rank_start: &rank_start,
-            op: &op,
-            peer: &peer,
-            stream: &stream,
-            local: &local,
-            remote: &remote,
-            bytes: &bytes,
-            dep_start: &dep_start,
-            deps: &deps,
-            start: &start,
-            imm: &narrow(|e| e.imm),
-            operand0: &wide(|e| e.operands[0]),
-            operand1: &wide(|e| e.operands[1]),
-            flags: &all.iter().map(|e| e.flags).collect::<Vec<u8>>(),
-            rkey: if self.regions.is_empty() { &[] } else { &rkey },
+            rank_start,
+            op: column(&|e| e.op.into()),
+            peer: column(&|e| e.peer.into()),
+            stream: column(&|e| e.stream.into()),
+            local: column(&|e| e.local),
+            remote: column(&|e| e.remote),
+            bytes: column(&|e| e.bytes),
+            dep_start,
+            deps,
+            start: column(&|e| e.start),
+            imm: column(&|e| e.imm.into()),
+            operand0: column(&|e| e.operands[0]),
+            operand1: column(&|e| e.operands[1]),
+            flags: column(&|e| e.flags.into()),
+            rkey: if self.regions.is_empty() { Column::default() } else { column(&|e| e.rkey.into()) },
         };
         let data = Data {
             program,
@@ -239,7 +238,7 @@ impl Job {
             regions: self.regions.clone(),
             denied: self.denied.clone(),
         };
-        simulate(&spec, &data, &mut || false).map_err(|e| e.to_string())
+        Ok(run(&spec, data))
     }
 
     /// Runs with payload of `dtype`.

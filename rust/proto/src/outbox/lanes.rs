@@ -58,27 +58,39 @@ impl Outbox {
     }
 
     /// The next piece never sent before.
+    #[inline]
     pub fn next_piece(&mut self) -> Option<Piece> {
+        self.next_cut().map(|(piece, _)| piece)
+    }
+
+    /// The same, with what [`Outbox::payload_of`] says of it.
+    #[inline(always)]
+    pub fn next_cut(&mut self) -> Option<(Piece, Option<u32>)> {
         let number = self.next_lane()?;
-        let Lane { first, packet, .. } = *self.lane(number);
-        let message = *self.messages.get(first.wrapping_sub(self.base) as usize)?;
-        self.unsent -= u64::from(message.payload_len(packet, self.mtu()));
-        let lane = self.lane(number);
+        let Outbox { mtu, base, messages, answers, turn, unsent, streams, .. } = self;
+        let lane = if number == ANSWERS { answers } else { &mut streams[number as usize - 1].lane };
+        let Lane { first, packet, .. } = *lane;
+        let message = messages.get(first.wrapping_sub(*base) as usize)?;
+        let len = message.payload_len(packet, u32::from(*mtu));
+        *unsent -= u64::from(len);
+        let piece = Some((Piece { message: first, packet }, (!message.asks()).then_some(len)));
         if packet + 1 < message.packets {
             lane.packet += 1;
-        } else {
-            (lane.first, lane.packet) = (message.next, 0);
+            // [F10.streams-take-turns]
+            *turn = number;
+            return piece;
         }
-        // [F10.streams-take-turns]
+        (lane.first, lane.packet) = (message.next, 0);
         if lane.first == NONE {
             self.leave_ring(number);
         } else {
             self.turn = number;
         }
-        Some(Piece { message: first, packet })
+        piece
     }
 
     /// The lane whose turn it is.
+    #[inline]
     fn next_lane(&self) -> Option<u32> {
         match self.turn {
             NONE => None,

@@ -43,6 +43,15 @@ pub enum Stage {
     Message,
 }
 
+/// A direction of a connection, as one of its ends sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// What this end sends.
+    Sending,
+    /// What the peer sends.
+    Receiving,
+}
+
 /// What a transport does for the endpoint of one host. See [`crate::Endpoint`] for the contract;
 /// methods of the same name have the same meaning.
 pub trait Transport {
@@ -52,6 +61,14 @@ pub trait Transport {
     fn bind(&mut self, connection: ConnId, remote: ConnId);
     /// Tells this side how many connections the peer has: so many may want its bandwidth at once.
     fn crowd(&mut self, _connection: ConnId, _size: u32) {}
+
+    /// See [`crate::Endpoint::has_settled`].
+    fn has_settled(&self, _connection: ConnId, _half: Half) -> bool {
+        false
+    }
+
+    /// See [`crate::Endpoint::retire`].
+    fn retire(&mut self, _connection: ConnId, _half: Half) {}
     /// Takes a request that the endpoint has checked.
     ///
     /// # Errors

@@ -7,26 +7,31 @@ use metaroce_wire::{Packet, PlaneId};
 /// Queues of the ports, one a plane, of a transport whose connections use every plane.
 #[derive(Debug)]
 pub struct Ports {
-    /// Connections with something to send.
-    ready: Vec<VecDeque<u32>>,
-    control: Vec<VecDeque<Packet>>,
-    /// Bit p: port p may have something to send.
+    ports: Vec<Port>,
+    /// Bit p: port p may have something to send. Set while a queue of it holds something.
     open: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Port {
+    /// Connections with something to send.
+    ready: VecDeque<u32>,
+    control: VecDeque<Packet>,
 }
 
 impl Ports {
     pub fn new(planes: usize) -> Ports {
-        Ports { ready: vec![VecDeque::new(); planes], control: vec![VecDeque::new(); planes], open: 0 }
+        Ports { ports: vec![Port::default(); planes], open: 0 }
     }
 
     pub fn push_control(&mut self, plane: PlaneId, packet: Packet) {
-        self.control[plane.index()].push_back(packet);
+        self.ports[plane.index()].control.push_back(packet);
         self.open |= 1 << plane.0;
     }
 
     #[inline]
     pub fn next_control(&mut self, plane: PlaneId) -> Option<Packet> {
-        self.control[plane.index()].pop_front()
+        self.ports[plane.index()].control.pop_front()
     }
 
     /// Puts connection `id` at the end of the queues of `planes`, a bit each.
@@ -34,25 +39,42 @@ impl Ports {
     pub fn line_up(&mut self, id: usize, mut planes: u8) {
         self.open |= u32::from(planes);
         while planes != 0 {
-            self.ready[planes.trailing_zeros() as usize].push_back(id as u32);
+            self.ports[planes.trailing_zeros() as usize].ready.push_back(id as u32);
             planes &= planes - 1;
         }
     }
 
-    /// The connection whose turn it is; it leaves the queue.
+    /// The connection whose turn it is. Without one the port has nothing to send.
     #[inline]
-    pub fn next_ready(&mut self, plane: PlaneId) -> Option<usize> {
-        let next = self.ready[plane.index()].pop_front();
-        if next.is_none() {
+    pub fn first_ready(&mut self, plane: PlaneId) -> Option<usize> {
+        let first = self.peek_ready(plane);
+        if first.is_none() {
             self.open &= !(1 << plane.0);
         }
-        next.map(|id| id as usize)
+        first
     }
 
-    /// The same without leaving.
+    /// The same to look at.
     #[inline]
-    pub fn first_ready(&self, plane: PlaneId) -> Option<usize> {
-        self.ready[plane.index()].front().map(|&id| id as usize)
+    pub fn peek_ready(&self, plane: PlaneId) -> Option<usize> {
+        self.ports[plane.index()].ready.front().map(|&id| id as usize)
+    }
+
+    /// The connection whose turn it was has sent: to the end of the queue.
+    #[inline]
+    pub fn rotate(&mut self, plane: PlaneId) {
+        let ready = &mut self.ports[plane.index()].ready;
+        if ready.len() > 1
+            && let Some(first) = ready.pop_front()
+        {
+            ready.push_back(first);
+        }
+    }
+
+    /// The connection whose turn it was has nothing to send: out of the queue.
+    #[inline]
+    pub fn leave(&mut self, plane: PlaneId) {
+        self.ports[plane.index()].ready.pop_front();
     }
 
     /// See [`super::Transport::ports_ready`].

@@ -8,9 +8,9 @@ use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 use super::connection::{Connection, MAX_PATHS, Resend};
 use super::flight::{NIL, Sent};
 use super::ledger::SACK_BITS;
-use super::path::{Acked, PathState};
+use super::path::{Acked, PathState, SendPath};
 use super::serials::Serials;
-use super::{LOSSY_RTTS, MetaRoce};
+use super::{LOSSY_RTTS, MetaRoce, Shared};
 use crate::config::{Hints, Spray};
 use crate::verbs::{Completion, CompletionStatus};
 
@@ -25,117 +25,36 @@ pub const RNR_DOUBLINGS: u32 = 10;
 pub const RECYCLED: usize = MAX_PATHS;
 
 impl MetaRoce {
+    #[inline(never)]
     pub(super) fn handle_ack(&mut self, now: Time, ack: &MrAck) {
         let id = ack.connection.index();
-        let Some(connection) = self.connections.get_mut(id) else { return };
-        let index = ack.path as usize;
-        let Some(path) = connection.paths.get_mut(index) else { return };
+        let MetaRoce { connections, shared } = self;
+        let Some(connection) = connections.get_mut(id) else { return };
+        let Some(path) = connection.paths.get(ack.path as usize) else { return };
         if connection.failed {
             return;
         }
-        let current = path.epoch == ack.epoch && path.state == PathState::Up;
         let before = connection.in_flight;
+        let mut nearer = false;
         // [I27]
-        let nearer = current && self.take_path_report(now, id, ack);
-        let connection = &mut self.connections[id];
-        // [F6.ack-names-serials]
-        let told = Serials::of(ack.serial, ack.serials);
-        let old = connection.landed.out_of_reach(&told);
-        let (max, fresh) = connection.landed.learn(&told);
-        for (newest, mut serials) in [(ack.serial, old), (max, fresh)] {
-            while serials != 0 {
-                self.land_serial(now, id, newest.wrapping_sub(serials.trailing_zeros()));
-                serials &= serials - 1;
-            }
-        }
-        // [I23]
-        if ack.serial == max {
-            let landed = before.saturating_sub(self.connections[id].in_flight);
-            self.take_hint(now, id, (ack.hint, nearer), landed);
-        }
-        self.wake_after(id, 0, false);
-    }
-
-    /// The state of one path: what has landed, what is lost, and what that says of its window. Answers
-    /// whether the round trip was the least one so far.
-    fn take_path_report(&mut self, now: Time, id: usize, ack: &MrAck) -> bool {
-        let (packets, bytes, lost) = self.land_reported(now, id, ack);
-        let connection = &mut self.connections[id];
-        let index = ack.path as usize;
-        let paths = connection.paths.len() as u32 - u32::from(connection.paths_down);
-        let path = &mut connection.paths[index];
-        let plane = path.plane as usize;
-        self.counters.gap_detections += lost;
-        let rtt = ack.echo.until(now);
-        connection.variation.on_error(path.on_rtt(rtt));
-        let nearer = rtt < connection.least_rtt;
-        connection.least_rtt = connection.least_rtt.min(rtt);
-        let (window, marks) = (path.cwnd, path.marks());
-        if lost > 0 {
-            path.on_loss(&self.controller);
-            self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
-            self.counts.count(id, index, |c| c.lost_gap += lost);
-        }
-        let (max_pps, ce) = (ack.max_pps, ack.ce_count);
-        path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
-        let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
-        connection.resize(plane, window, resized);
-        if self.config.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < RECYCLED {
-            connection.recycled[plane].push_back(bit);
-        }
-        if ack.verdict == Verdict::Placed {
-            connection.last_progress = now;
-        }
-        self.refresh_open(id, index);
-        self.wake_after(id, plane, lost > 0);
-        nearer
-    }
-
-    /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, their
-    /// bytes, and how many are lost.
-    fn land_reported(&mut self, now: Time, id: usize, ack: &MrAck) -> (u32, u32, u64) {
-        let connection = &mut self.connections[id];
-        let index = ack.path as usize;
-        let plane = connection.paths[index].plane as usize;
-        let (mut acked, mut bytes, mut lost) = (0, 0, 0);
-        let mut first = connection.paths[index].flight.first;
-        let mut refused = None;
-        while first != NIL {
-            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
-            if behind < 0 {
-                break;
-            }
-            let newest = behind == 0;
-            let arrived = if newest {
-                ack.verdict == Verdict::Placed
-            } else {
-                let k = behind as u32 - 1;
-                k < SACK_BITS && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
+        if path.epoch == ack.epoch && path.state == PathState::Up {
+            let (acked, lost) = match shared.land_reported(id, connection, ack) {
+                (acked, lost, None) => (acked, lost),
+                (acked, lost, Some(refused)) => {
+                    self.take_refusal(now, id, &refused, ack.verdict);
+                    (acked, lost)
+                }
             };
-            // [F6.gap-threshold]
-            if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {
-                // It may still be on its way, on a fabric that reorders inside a path.
-                break;
-            }
-            let sent = connection.land(&mut self.flight, index);
-            if arrived {
-                acked += 1;
-                bytes += sent.len;
-                landed(ConnId(id as u32), connection, &sent, &mut self.completions);
-            } else if newest && ack.verdict != Verdict::Trimmed {
-                refused = Some(sent);
-            } else {
-                // [F6.gap-is-loss] [F6.exactly-the-missing] [F6.at-once] [I11]
-                // A path is FIFO: a later number has arrived, so this one is lost (F6).
-                lost += 1;
-                connection.lose(&sent, plane, self.config.same_path_attempts);
-            }
-            first = connection.paths[index].flight.first;
+            nearer = self.shared.take_path_report(now, (id, &mut self.connections[id]), ack, (acked, lost));
         }
-        if let Some(sent) = refused {
-            self.take_refusal(now, id, &sent, ack.verdict);
+        let (shared, connection) = (&mut self.shared, &mut self.connections[id]);
+        shared.land_serials(now, id, connection, ack);
+        // [I23]
+        if ack.serial == connection.landed.max() {
+            let landed = before.saturating_sub(connection.in_flight);
+            shared.take_hint(now, connection, (ack.hint, nearer), landed);
         }
-        (acked, bytes, lost)
+        shared.wake_after(id, connection, 0, false);
     }
 
     /// The receiver did not take a packet.
@@ -149,7 +68,7 @@ impl MetaRoce {
             Verdict::LengthError => CompletionStatus::LengthError,
             _ => CompletionStatus::PeerFailed,
         };
-        let completions = &mut self.completions;
+        let completions = &mut self.shared.completions;
         self.connections[id].outbox.refuse(sent.piece.message, status, |ended, status| {
             completions.push_back(Completion::of_request(ConnId(id as u32), &ended, status));
         });
@@ -158,9 +77,9 @@ impl MetaRoce {
     /// A Send found no receive: later again, less and less often, and not for ever.
     fn wait_for_receiver(&mut self, now: Time, id: usize, sent: &Sent) {
         // [F2.send-waits-for-receive]
-        let doubled = |attempt: u32| self.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
+        let doubled = |attempt: u32| self.shared.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
         let waited: u64 = (0..u32::from(sent.attempts)).map(doubled).fold(0, u64::saturating_add);
-        if waited >= self.config.dead_after_ps || sent.attempts == u8::MAX {
+        if waited >= self.shared.config.dead_after_ps || sent.attempts == u8::MAX {
             self.fail(id, CompletionStatus::RnrRetryExceeded);
             return;
         }
@@ -194,36 +113,157 @@ impl MetaRoce {
         }
         next
     }
+}
+
+impl Shared {
+    /// Takes what an acknowledgement reports out of flight. Answers how many packets were placed, their
+    /// bytes, how many are lost, and what the receiver did not take.
+    #[inline]
+    fn land_reported(
+        &mut self,
+        id: usize,
+        connection: &mut Connection,
+        ack: &MrAck,
+    ) -> ((u32, u32), u64, Option<Sent>) {
+        let index = ack.path as usize;
+        let (mut acked, mut bytes, mut lost) = (0, 0, 0);
+        let mut refused = None;
+        while let first = connection.paths[index].flight.first
+            && first != NIL
+        {
+            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
+            if behind < 0 {
+                break;
+            }
+            let newest = behind == 0;
+            let arrived = if newest {
+                ack.verdict == Verdict::Placed
+            } else {
+                let k = behind as u32 - 1;
+                k < SACK_BITS && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
+            };
+            // [F6.gap-threshold]
+            if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {
+                // It may still be on its way, on a fabric that reorders inside a path.
+                break;
+            }
+            let sent = connection.land(&mut self.flight, index);
+            if arrived {
+                acked += 1;
+                bytes += sent.len;
+                landed(ConnId(id as u32), connection, &sent, &mut self.completions);
+            } else if newest && ack.verdict != Verdict::Trimmed {
+                refused = Some(sent);
+            } else {
+                // [F6.gap-is-loss] [F6.exactly-the-missing] [F6.at-once] [I11]
+                // A path is FIFO: a later number has arrived, so this one is lost (F6).
+                lost += 1;
+                let plane = connection.paths[index].plane as usize;
+                connection.lose(&sent, plane, self.config.same_path_attempts);
+            }
+        }
+        ((acked, bytes), lost, refused)
+    }
+
+    /// The state of one path: what has landed, what is lost, and what that says of its window. Answers
+    /// whether the round trip was the least one so far.
+    #[inline]
+    fn take_path_report(
+        &mut self,
+        now: Time,
+        (id, connection): (usize, &mut Connection),
+        ack: &MrAck,
+        ((packets, bytes), lost): ((u32, u32), u64),
+    ) -> bool {
+        let index = ack.path as usize;
+        let paths = connection.paths.len() as u32 - u32::from(connection.paths_down);
+        let path = &mut connection.paths[index];
+        let plane = path.plane as usize;
+        let rtt = ack.echo.until(now);
+        connection.variation.on_error(path.on_rtt(rtt));
+        let nearer = rtt < connection.least_rtt;
+        connection.least_rtt = connection.least_rtt.min(rtt);
+        let (window, marks) = (path.cwnd, path.marks());
+        if lost > 0 {
+            self.note_losses(now, (id, index), path, lost);
+        }
+        let (max_pps, ce) = (ack.max_pps, ack.ce_count);
+        path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
+        let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
+        if resized != window {
+            connection.resize(plane, window, resized);
+        }
+        if self.shape.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < RECYCLED {
+            connection.recycled[plane].push_back(bit);
+        }
+        if ack.verdict == Verdict::Placed {
+            connection.last_progress = now;
+        }
+        connection.refresh_open(index, &self.shape);
+        self.wake_after(id, connection, plane, lost > 0);
+        nearer
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_losses(&mut self, now: Time, (id, index): (usize, usize), path: &mut SendPath, lost: u64) {
+        self.counters.gap_detections += lost;
+        path.on_loss(&self.controller);
+        self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
+        self.counts.count(id, index, |c| c.lost_gap += lost);
+    }
+
+    // [F6.ack-names-serials]
+    /// Packets that are known to have been placed, whatever their paths.
+    #[inline(always)]
+    fn land_serials(&mut self, now: Time, id: usize, connection: &mut Connection, ack: &MrAck) {
+        let told = Serials::of(ack.serial, ack.serials);
+        let old = connection.landed.out_of_reach(&told);
+        if old != 0 {
+            self.land_overtaken(now, id, connection, (ack.serial, old));
+        }
+        let (max, mut newest, mut fresh) = connection.landed.learn(&told);
+        loop {
+            let serial = if std::mem::take(&mut newest) {
+                max
+            } else if fresh != 0 {
+                let below = fresh.trailing_zeros() + 1;
+                fresh &= fresh - 1;
+                max.wrapping_sub(below)
+            } else {
+                break;
+            };
+            self.land_serial(now, id, connection, serial);
+        }
+    }
+
+    /// Of what an overtaken acknowledgement alone tells.
+    #[cold]
+    #[inline(never)]
+    fn land_overtaken(&mut self, now: Time, id: usize, connection: &mut Connection, (newest, mut old): (u32, u128)) {
+        while old != 0 {
+            self.land_serial(now, id, connection, newest.wrapping_sub(old.trailing_zeros()));
+            old &= old - 1;
+        }
+    }
 
     /// One packet is known to have been placed. Of earlier ones of its path this says nothing.
-    #[inline]
-    fn land_serial(&mut self, now: Time, id: usize, serial: u32) {
-        let connection = &mut self.connections[id];
+    #[inline(always)]
+    fn land_serial(&mut self, now: Time, id: usize, connection: &mut Connection, serial: u32) {
         let Some(slot) = self.flight.by_serial(&connection.order, serial) else { return };
-        let index = self.flight.get(slot).path as usize;
-        let path = &mut connection.paths[index];
-        path.expiries = 0;
-        let sent = if path.flight.first == slot {
-            connection.land(&mut self.flight, index)
-        } else {
-            connection.land_behind(&mut self.flight, index, slot)
-        };
-        // Acknowledged late: what time-based detection has to allow for.
-        connection.variation.on_error(connection.paths[index].on_rtt(sent.at.until(now)));
-        connection.paths[index].landed_aside();
+        let sent = connection.land_aside(now, &mut self.flight, slot, &self.shape);
         landed(ConnId(id as u32), connection, &sent, &mut self.completions);
-        self.refresh_open(id, index);
     }
 
     /// Lets the connection back into the ready queues that it left for want of window.
-    fn wake_after(&mut self, id: usize, plane: usize, lost: bool) {
-        let connection = &self.connections[id];
+    #[inline]
+    fn wake_after(&mut self, id: usize, connection: &mut Connection, plane: usize, lost: bool) {
         let mut planes = connection.unblocked(self.shape.mtu);
         if lost {
             planes |= if connection.resend_anywhere.is_empty() { 1 << plane } else { self.all_planes() };
         }
         if planes != 0 {
-            self.wake(id, planes);
+            self.wake(id, connection, planes);
         }
     }
 
@@ -231,21 +271,19 @@ impl MetaRoce {
     /// one is obeyed at once; towards a larger one the window grows with what lands, since the first
     /// senders of an incast are granted a share before the receiver has heard of the others.
     #[inline]
-    fn take_hint(&mut self, now: Time, id: usize, hint: (RateHint, bool), landed: u64) {
+    fn take_hint(&mut self, now: Time, connection: &mut Connection, hint: (RateHint, bool), landed: u64) {
         let (hint, nearer) = hint;
-        let connection = &mut self.connections[id];
         connection.hint_at = now;
         if hint != connection.last_hint || nearer || hint == RateHint::NONE {
             connection.last_hint = hint;
-            self.grant(id, hint);
+            self.grant(connection, hint);
         }
-        let connection = &mut self.connections[id];
         let grown = connection.window + RAISE * landed;
         connection.window = connection.granted.min(grown);
     }
 
-    fn grant(&mut self, id: usize, hint: RateHint) {
-        let connection = &mut self.connections[id];
+    #[inline(never)]
+    fn grant(&self, connection: &mut Connection, hint: RateHint) {
         let mtu = u64::from(self.shape.mtu);
         let Some(rate) = hint.decode() else {
             (connection.granted, connection.pace) = (self.window_cap, 0);
@@ -262,6 +300,7 @@ impl MetaRoce {
 }
 
 /// `sent` was placed: its message may be complete, and others of its stream with it.
+#[inline]
 fn landed(id: ConnId, connection: &mut Connection, sent: &Sent, completions: &mut VecDeque<Completion>) {
     connection.outbox.acknowledge(sent.piece.message, |ended, status| {
         completions.extend(Completion::to_report(id, &ended, status));

@@ -112,7 +112,7 @@ impl Flight {
     }
 
     /// A new entry at the end of both lists.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, now: Time, mut sent: Sent, order: &mut Order, path: &mut Fifo) {
         sent.at = Stamp::of(now);
         let slot = if self.free == NIL {

@@ -8,6 +8,7 @@
 use metaroce_wire::{Bytes, Rate, RateHint, Time};
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Sender {
     last_seen: Time,
     /// Until then it gets an equal part among all that may be coming.
@@ -83,8 +84,21 @@ impl FairShare {
 
     // [F8.hint-is-share]
     /// Data of `sender` arrived that still has `demand` bytes to send. Answers its hint.
-    #[inline]
+    #[inline(always)]
     pub fn on_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
+        let state = &mut self.senders[sender];
+        let known = state.position != IDLE && now.since(state.last_seen) <= self.silence && now >= state.new_until;
+        if known && demand > 0 && now < self.round_end && !self.dirty {
+            state.last_seen = now;
+            state.demand = demand;
+            return state.hint;
+        }
+        self.on_unusual_data(now, sender, demand)
+    }
+
+    /// The same where somebody comes or goes, or a round is over.
+    #[inline(never)]
+    fn on_unusual_data(&mut self, now: Time, sender: usize, demand: u32) -> RateHint {
         let state = &mut self.senders[sender];
         if state.last_seen == Time::NEVER || now.since(state.last_seen) > self.silence {
             state.new_until = now + self.round;

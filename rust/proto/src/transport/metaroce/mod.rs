@@ -14,6 +14,7 @@ mod observe;
 pub(in crate::transport) mod path;
 mod receiver;
 mod repair;
+mod retire;
 mod sender;
 mod serials;
 pub(crate) mod settings;
@@ -21,7 +22,9 @@ pub(crate) mod settings;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use metaroce_wire::{Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Time, lengths, prefetch};
+use metaroce_wire::{
+    Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Request, Time, lengths, prefetch,
+};
 
 use self::connection::{Connection, MAX_PATHS, MAX_PLANES, Shape};
 use self::flight::Flight;
@@ -29,9 +32,10 @@ use self::hint::FairShare;
 use self::ledger::SACK_BITS;
 use super::cc::{Controller, Place};
 use super::ports::Ports;
-use super::{Stage, Stuck, Transport};
+use super::{Half, Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
+use crate::reciprocal::Reciprocal;
 use crate::telemetry::PathTable;
 use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
@@ -49,6 +53,13 @@ const LEAST_FIRST_WINDOW: u64 = 2;
 /// State of one endpoint.
 #[derive(Debug)]
 pub struct MetaRoce {
+    connections: Vec<Connection>,
+    shared: Shared,
+}
+
+/// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once.
+#[derive(Debug)]
+struct Shared {
     config: MetaRoceConfig,
     shape: Shape,
     /// Largest connection window, bytes.
@@ -57,7 +68,6 @@ pub struct MetaRoce {
     /// Packets get lost these days, on whatever connection.
     lossy_until: Time,
     controller: Controller,
-    connections: Vec<Connection>,
     flight: Flight,
     shares: FairShare,
     ports: Ports,
@@ -67,6 +77,8 @@ pub struct MetaRoce {
     /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of
     /// its acknowledgements it is; void once that has left.
     delayed: VecDeque<(Time, u32, u32)>,
+    /// Requests whose turn has come while a packet is handled; empty in between.
+    released: Vec<Request>,
     completions: VecDeque<Completion>,
     atomics: VecDeque<Atomic>,
     counters: Counters,
@@ -111,6 +123,9 @@ impl MetaRoce {
             mtu: config.mtu,
             planes,
             paths_per_plane,
+            spray: config.spray,
+            window_of_all_planes: planes as u64 * mtu,
+            packets: Reciprocal::new(mtu),
             base_rtt: environment.base_rtt,
             path_window: path_window.min(controller.cap()),
             congestion: controller.start(),
@@ -119,25 +134,26 @@ impl MetaRoce {
             rate: total,
         };
         let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
-        MetaRoce {
+        let shared = Shared {
             shape,
             window_cap,
             lossy_until: Time::ZERO,
             hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
             controller,
-            connections: Vec::new(),
             flight: Flight::new(),
             shares: FairShare::new(target, config.mtu, environment.base_rtt),
             ports: Ports::new(planes),
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             delayed: VecDeque::new(),
+            released: Vec::new(),
             completions: VecDeque::new(),
             atomics: VecDeque::new(),
             counters: Counters::default(),
             counts: PathTable::default(),
             config: config.clone(),
-        }
+        };
+        MetaRoce { connections: Vec::new(), shared }
     }
 
     /// Queues a control packet back along the plane and entropy that `envelope` came by.
@@ -152,27 +168,50 @@ impl MetaRoce {
             class: Class::Control,
             ..Envelope::default()
         };
-        self.ports.push_control(envelope.plane, Packet { envelope: back, body });
+        self.shared.ports.push_control(envelope.plane, Packet { envelope: back, body });
     }
 
     /// Puts a connection into the ready queues of `planes`.
     fn wake(&mut self, id: usize, planes: u8) {
-        let connection = &mut self.connections[id];
+        self.shared.wake(id, &mut self.connections[id], planes);
+    }
+
+    /// Calls the timer of a connection at `due`, if nothing does before.
+    fn arm(&mut self, id: usize, due: Time) {
+        self.shared.arm(id, &mut self.connections[id], due);
+    }
+
+    const fn all_planes(&self) -> u8 {
+        self.shared.all_planes()
+    }
+}
+
+impl Shared {
+    const fn all_planes(&self) -> u8 {
+        ((1u16 << self.shape.planes) - 1) as u8
+    }
+
+    #[inline]
+    fn wake(&mut self, id: usize, connection: &mut Connection, planes: u8) {
         let new = planes & !connection.queued;
         connection.queued |= new;
         connection.blocked &= !planes;
         self.ports.line_up(id, new);
     }
 
-    const fn all_planes(&self) -> u8 {
-        ((1u16 << self.shape.planes) - 1) as u8
+    fn arm(&mut self, id: usize, connection: &mut Connection, due: Time) {
+        if due < connection.armed {
+            connection.armed = due;
+            self.timers.push(Reverse((due, id as u32)));
+            self.next_timer = self.next_timer.min(due);
+        }
     }
 }
 
 impl Transport for MetaRoce {
     fn connect(&mut self, peer: HostId) -> ConnId {
-        self.connections.push(Connection::new(&self.shape, peer));
-        self.shares.add_sender();
+        self.connections.push(Connection::new(&self.shared.shape, peer));
+        self.shared.shares.add_sender();
         ConnId(self.connections.len() as u32 - 1)
     }
 
@@ -182,12 +221,20 @@ impl Transport for MetaRoce {
 
     // [F8.small-start]
     fn crowd(&mut self, connection: ConnId, size: u32) {
-        if self.config.hints == Hints::Off {
+        if self.shared.config.hints == Hints::Off {
             return;
         }
-        let start = self.shape.start_window(size);
+        let start = self.shared.shape.start_window(size);
         let connection = &mut self.connections[connection.index()];
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
+    }
+
+    fn has_settled(&self, connection: ConnId, half: Half) -> bool {
+        self.half_settled(connection, half)
+    }
+
+    fn retire(&mut self, connection: ConnId, half: Half) {
+        self.drop_half(connection, half);
     }
 
     fn post(&mut self, now: Time, connection: ConnId, request: WorkRequest) -> Result<(), PostError> {
@@ -198,11 +245,12 @@ impl Transport for MetaRoce {
         if state.in_flight == 0 {
             state.last_progress = now;
         }
-        if state.paths.is_empty() {
-            state.open_paths(&self.shape, &self.config);
+        // Else they are made when it is its turn to send: of thousands that wait, few have sent yet.
+        if state.paths.is_empty() && (self.shared.config.denied_planes != 0 || self.shared.counts.is_kept()) {
+            state.open_paths(&self.shared.shape, &self.shared.config);
         }
         if state.outbox.post(request).is_none() {
-            let completions = &mut self.completions;
+            let completions = &mut self.shared.completions;
             state.outbox.flush(request.stream, &mut |ended, status| {
                 completions.push_back(Completion::of_request(connection, &ended, status));
             });
@@ -218,12 +266,13 @@ impl Transport for MetaRoce {
     fn post_receive(&mut self, connection: ConnId, request: ReceiveRequest) {
         let state = &mut self.connections[connection.index()];
         if state.failed {
-            self.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
+            self.shared.completions.push_back(Completion::of_receive(connection, &request, CompletionStatus::Flushed));
             return;
         }
-        self.with_inbox(connection, |inbox, effect| inbox.post(request, effect));
+        self.shared.with_inbox(connection.index(), state, |inbox, effect| inbox.post(request, effect));
     }
 
+    #[inline(always)]
     fn handle_packet(&mut self, now: Time, packet: (&Envelope, &Body), regions: &Regions) -> Option<Placement> {
         let (envelope, body) = packet;
         match body {
@@ -243,7 +292,7 @@ impl Transport for MetaRoce {
     }
 
     fn poll_atomic(&mut self) -> Option<Atomic> {
-        self.atomics.pop_front()
+        self.shared.atomics.pop_front()
     }
 
     fn answer_atomic(&mut self, atomic: &Atomic, before: u64) {
@@ -255,53 +304,57 @@ impl Transport for MetaRoce {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        while let Some(&Reverse((due, id))) = self.timers.peek() {
+        while let Some(&Reverse((due, id))) = self.shared.timers.peek() {
             if due > now {
                 break;
             }
-            self.timers.pop();
+            self.shared.timers.pop();
             // An entry that was overtaken by an earlier one stands for nothing.
             if self.connections[id as usize].armed == due {
                 self.connections[id as usize].armed = Time::NEVER;
                 self.on_timer(now, id as usize);
             }
         }
-        self.next_timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
+        self.shared.next_timer = self.shared.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
         self.send_delayed(now);
     }
 
+    #[inline(always)]
     fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
-        if let Some(packet) = self.ports.next_control(plane) {
+        let MetaRoce { connections, shared } = self;
+        if let Some(packet) = shared.ports.next_control(plane) {
             return Some(packet);
         }
-        while let Some(id) = self.ports.next_ready(plane) {
-            if let Some(packet) = self.pull(now, id, plane) {
-                self.ports.line_up(id, 1 << plane.0);
-                return Some(packet);
+        loop {
+            let id = shared.ports.first_ready(plane)?;
+            let connection = &mut connections[id];
+            if let Some(chosen) = shared.choose(now, id, connection, plane) {
+                shared.ports.rotate(plane);
+                return shared.build(now, (id, plane), connection, chosen);
             }
-            self.connections[id].queued &= !(1 << plane.0);
+            shared.ports.leave(plane);
+            connection.queued &= !(1 << plane.0);
         }
-        None
     }
 
     fn poll_control(&mut self, plane: PlaneId) -> Option<Packet> {
-        self.ports.next_control(plane)
+        self.shared.ports.next_control(plane)
     }
 
     fn poll_timeout(&self) -> Time {
-        self.delayed.front().map_or(self.next_timer, |&(due, ..)| due.min(self.next_timer))
+        self.shared.delayed.front().map_or(self.shared.next_timer, |&(due, ..)| due.min(self.shared.next_timer))
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
-        self.completions.pop_front()
+        self.shared.completions.pop_front()
     }
 
     fn ports_ready(&self) -> u32 {
-        self.ports.open()
+        self.shared.ports.open()
     }
 
     fn counters(&self) -> &Counters {
-        &self.counters
+        &self.shared.counters
     }
 
     fn stuck(&self) -> Vec<Stuck> {
@@ -314,12 +367,13 @@ impl Transport for MetaRoce {
 
     #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
-        let front = self.ports.first_ready(plane);
+        let front = self.shared.ports.peek_ready(plane);
         let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
         match stage {
             Stage::Connection => connection.prefetch_sender(),
             Stage::Path => {
-                let index = plane.index() * self.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
+                let index =
+                    plane.index() * self.shared.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
                 connection.paths.get(index).map(prefetch).unwrap_or_default();
                 connection.outbox.prefetch_next();
             }
@@ -346,7 +400,7 @@ impl Transport for MetaRoce {
                 match (stage, connection.paths.get(ack.path as usize)) {
                     (Stage::Connection, _) => connection.prefetch_sender(),
                     (Stage::Path, Some(path)) => prefetch(path),
-                    (Stage::Message, Some(path)) => self.flight.prefetch(path.flight.first),
+                    (Stage::Message, Some(path)) => self.shared.flight.prefetch(path.flight.first),
                     _ => {}
                 }
             }

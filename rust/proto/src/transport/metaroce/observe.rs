@@ -8,7 +8,7 @@ use crate::telemetry::{ConnectionSample, Health, Observe, PathSample, Sample};
 
 impl Observe for MetaRoce {
     fn record(&mut self) {
-        self.counts.record();
+        self.shared.counts.record();
     }
 
     fn observe(&self, show: &mut dyn FnMut(Sample)) {
@@ -26,7 +26,7 @@ impl Observe for MetaRoce {
                 unsent_bytes: connection.outbox.unsent(),
             }));
             for (index, path) in connection.paths.iter().enumerate() {
-                let mut counts = self.counts.counts(id, index);
+                let mut counts = self.shared.counts.counts(id, index);
                 counts.end_epoch(path.epoch_totals());
                 let health = match path.state {
                     PathState::Down => Health::Down,

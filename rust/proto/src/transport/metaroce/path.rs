@@ -2,7 +2,7 @@
 
 use metaroce_wire::Time;
 
-use super::flight::Fifo;
+use super::flight::{Fifo, Flight, NIL, Sent};
 use super::ledger::SACK_BITS;
 use crate::config::{MetaRoceConfig, Spray};
 use crate::transport::FIRST_PORT;
@@ -142,6 +142,27 @@ impl SendPath {
             && (self.in_flight == 0 || roomy && u32::from(self.packets) < SACK_BITS)
             // [F5.slow-path-stalls-nobody]
             && (self.expiries == 0 || only)
+    }
+
+    /// Its oldest packet is out of flight, and with it what landed before behind that.
+    #[inline(always)]
+    pub fn land(&mut self, flight: &mut Flight) -> Sent {
+        let sent = flight.pop(&mut self.flight);
+        self.in_flight -= sent.len;
+        self.packets -= 1;
+        // Landed before: nothing but its place was left.
+        while self.flight.first != NIL && flight.get(self.flight.first).len == 0 {
+            flight.pop(&mut self.flight);
+            self.packets -= 1;
+        }
+        sent
+    }
+
+    /// A packet that is not its oldest is out of flight.
+    pub fn land_behind(&mut self, flight: &mut Flight, slot: u32) -> Sent {
+        let sent = flight.hollow(slot);
+        self.in_flight -= sent.len;
+        sent
     }
 
     /// Smooths a round trip sample (RFC 6298). Answers by how much it missed the estimate.

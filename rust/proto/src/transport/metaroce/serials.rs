@@ -37,7 +37,16 @@ impl Serials {
     /// Adds one.
     #[inline]
     pub fn insert(&mut self, serial: u32) {
-        self.learn(&Serials { max: serial, before: 0 });
+        if serial == self.max.wrapping_add(1) {
+            *self = Serials { max: serial, before: self.before << 1 | 1 };
+        } else {
+            self.learn(&Serials { max: serial, before: 0 });
+        }
+    }
+
+    /// The highest.
+    pub const fn max(&self) -> u32 {
+        self.max
     }
 
     /// Of what `told` has, what is too old for the set: `told.max - k` where bit k is set. Planes differ in length,
@@ -52,21 +61,19 @@ impl Serials {
         (u128::from(told.before) << 1 | 1) & !reached
     }
 
-    /// Adds what `told` has, and answers what of it is new: `(max, bits)` as in the set itself, with
-    /// the maximum as another bit below. `max - k` is new where bit k is set.
+    /// Adds what `told` has, and answers what of it is new: the maximum and whether that is, and below it the bits as
+    /// in the set itself.
     #[inline]
-    pub fn learn(&mut self, told: &Serials) -> (u32, u128) {
+    pub fn learn(&mut self, told: &Serials) -> (u32, bool, u64) {
         let ahead = told.max.wrapping_sub(self.max) as i32;
-        let own = u128::from(self.before) << 1 | 1;
-        let theirs = u128::from(told.before) << 1 | 1;
-        let (max, own, theirs) = if ahead >= 0 {
-            (told.max, own.checked_shl(ahead as u32).unwrap_or(0), theirs)
-        } else {
-            (self.max, own, theirs.checked_shl(ahead.unsigned_abs()).unwrap_or(0))
+        let below = |set: &Serials, by: u32| (set.before << 1 | 1).checked_shl(by - 1).unwrap_or(0);
+        let (max, own, theirs) = match ahead {
+            0 => (self.max, self.before, told.before),
+            1.. => (told.max, below(self, ahead.unsigned_abs()), told.before),
+            _ => (self.max, self.before, below(told, ahead.unsigned_abs())),
         };
-        let all = own | theirs;
-        *self = Serials { max, before: (all >> 1) as u64 };
-        (max, theirs & !own & ((1 << (REACH + 1)) - 1))
+        *self = Serials { max, before: own | theirs };
+        (max, ahead > 0, theirs & !own)
     }
 }
 
@@ -89,9 +96,10 @@ mod tests {
                 told.insert(serial);
                 if position % 3 == 0 {
                     // Others are lost on their way.
-                    let (max, mut fresh) = known.learn(&told);
+                    let (max, newest, mut fresh) = known.learn(&told);
+                    prop_assert!(!newest || seen.insert(max) || seen.len() > REACH as usize, "{max} twice");
                     while fresh != 0 {
-                        let serial = max.wrapping_sub(fresh.trailing_zeros());
+                        let serial = max.wrapping_sub(fresh.trailing_zeros() + 1);
                         prop_assert!(seen.insert(serial) || seen.len() > REACH as usize, "{serial} twice");
                         fresh &= fresh - 1;
                     }
@@ -109,10 +117,10 @@ mod tests {
             receiver.insert(serial);
             told.push(receiver);
         }
-        assert_eq!(sender.learn(&told[0]), (0, 0b1));
-        assert_eq!(sender.learn(&told[4]), (4, 0b1111));
-        assert_eq!(sender.learn(&told[2]), (4, 0));
-        assert_eq!(sender.learn(&told[5]), (5, 0b1));
+        assert_eq!(sender.learn(&told[0]), (0, true, 0));
+        assert_eq!(sender.learn(&told[4]), (4, true, 0b111));
+        assert_eq!(sender.learn(&told[2]), (4, false, 0));
+        assert_eq!(sender.learn(&told[5]), (5, true, 0));
     }
 
     #[test]
@@ -122,8 +130,8 @@ mod tests {
         for late in [0_u32, 1, 64, 65, 100, 200] {
             let told = Serials::of(200 - late, [u32::MAX; 2]);
             let old = sender.out_of_reach(&told);
-            let (max, fresh) = Serials { ..sender }.learn(&told);
-            let near = (0..=REACH).filter(|k| fresh >> k & 1 == 1).map(|k| max - k);
+            let (max, _, fresh) = Serials { ..sender }.learn(&told);
+            let near = (0..REACH).filter(|k| fresh >> k & 1 == 1).map(|k| max - 1 - k);
             let far = (0..=REACH).filter(|k| old >> k & 1 == 1).map(|k| (200 - late).wrapping_sub(k));
             let all: BTreeSet<u32> = near.chain(far).chain([200]).collect();
             let expected: BTreeSet<u32> = (0..=REACH).map(|k| (200 - late).wrapping_sub(k)).chain([200]).collect();

@@ -222,11 +222,12 @@ impl Transport for Mrc {
         if let Some(packet) = self.ports.next_control(plane) {
             return Some(packet);
         }
-        while let Some(id) = self.ports.next_ready(plane) {
+        while let Some(id) = self.ports.first_ready(plane) {
             if let Some(packet) = self.pull(now, id, plane) {
-                self.ports.line_up(id, 1 << plane.0);
+                self.ports.rotate(plane);
                 return Some(packet);
             }
+            self.ports.leave(plane);
             self.connections[id].queued &= !(1 << plane.0);
         }
         None
@@ -281,7 +282,7 @@ impl Transport for Mrc {
 
     #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
-        let front = self.ports.first_ready(plane);
+        let front = self.ports.peek_ready(plane);
         let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
         match stage {
             Stage::Connection => connection.prefetch_sender(),
