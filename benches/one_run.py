@@ -1,8 +1,8 @@
 """One compiled simulation in a process of its own: `one_run.py DIRECTORY` prints time, memory and counters as JSON.
 
 The directory has `spec.json` (or another specification, named behind it) and one file a column, named
-`<column>.<format>` with the format of a memoryview. Nothing but the core is imported and a file is mapped only while the
-core reads it, so that the peak of memory is the engine's own: the interpreter takes some 12 MiB of it.
+`<column>.<format>` with the format of a memoryview. Nothing but the core is imported and a file is mapped only while
+the core reads it, so that the peak of memory is the engine's own: the interpreter takes some 12 MiB of it.
 """
 
 import json

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import collectives, metrics, topology, units, verbs
     from .config import TRANSPORTS, Fault, Loss
-    from .engine import Collective, Flows, Incast, Permutation
+    from .engine import Collective, Flows, Groups, Incast, Permutation
     from .errors import ConfigError, MetaRoceError, ProgramError, SimulationDeadlocked, SimulationStalled
     from .pool import run_many
     from .result import Result
@@ -26,7 +26,7 @@ _HOME = {
         ("ConfigError", "MetaRoceError", "ProgramError", "SimulationDeadlocked", "SimulationStalled"), "errors"
     ),
     **dict.fromkeys(("TRANSPORTS", "Fault", "Loss"), "config"),
-    **dict.fromkeys(("Collective", "Flows", "Incast", "Permutation"), "engine"),
+    **dict.fromkeys(("Collective", "Flows", "Groups", "Incast", "Permutation"), "engine"),
     **dict.fromkeys(("all_gather", "all_reduce", "alltoall", "reduce_scatter", "run"), "simulation"),
     "Result": "result",
     "Scenario": "scenario",
@@ -41,6 +41,7 @@ __all__ = [
     "ConfigError",
     "Fault",
     "Flows",
+    "Groups",
     "Incast",
     "Loss",
     "MetaRoceError",

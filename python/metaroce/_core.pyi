@@ -52,6 +52,14 @@ million rows a run, about 1.6 GB; more are refused when they are foreseen, namin
 ``dst`` u32, ``path`` u16, ``plane`` u8, ``state`` u8 (up, suspect, down, denied), ``window_bytes`` ``in_flight_bytes``
 u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` ``lost_tail`` ``marked`` u64 (totals).
 `metaroce.Result` says what they mean.
+
+`estimate` is the same at flow level. Its JSON object is ``{"seed", "planes", "transport", "memory_bytes", "iterations",
+"ecmp"?, "warmup"?, "time_limit_ps"?, "record_wqes"?, "curve"?: {"rate_factor": 0.9, "bdp": [], "ranks": [],
+"added": [[]], "unit": "rtt" | "ps", "bdp_packets": [100, 400]}}`` (`metaroce.flow`). Its columns are the program's and
+``switch_plane`` ``switch_tier`` u32, ``link_a`` ``link_b`` u32, ``link_rate_bps`` ``link_delay_ps`` u64 (a row a cable)
+and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, the iterations,
+``digest``, ``version``, ``resolved``, ``counters``, ``stalled_flows`` (if entries were recorded), ``wqe_done_ps``,
+``wqe_placed_ps`` and ``payload_line_rate_bps``.
 """
 
 from collections.abc import Mapping
@@ -60,7 +68,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ConfigError", "Stop", "__version__", "defaults", "profiles", "simulate"]
+__all__ = ["ConfigError", "Stop", "__version__", "defaults", "estimate", "profiles", "simulate"]
 
 __version__: str
 
@@ -78,6 +86,11 @@ def simulate(
     spec: str, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
 ) -> dict[str, Any]:
     """Run; releases the GIL. Raises ConfigError, or KeyboardInterrupt on Ctrl-C; with ``stop``, once that is set."""
+
+def estimate(
+    spec: str, hosts: int, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
+) -> dict[str, Any]:
+    """Estimate at flow level; releases the GIL. Raises as `simulate`."""
 
 def defaults() -> str:
     """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "mrc": {...}, "fabric": {...}, "loss": {...}}."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from . import metrics
 from .collectives import Array, Program
+from .flow import NOTE
 from .scenario import Scenario
 
 PATH_STATES = ("up", "suspect", "down", "denied")
@@ -59,6 +60,8 @@ class Result:
     wrong: int | None = None
     checked: int = 0
     """Elements compared."""
+    fidelity: str = "packet"
+    """``packet``, or ``flow``: an estimate, without the counters of packets."""
     check_note: str | None = None
     """Why ``wrong`` is None although a check was asked for."""
     wqe_done_ps: Array | None = None
@@ -117,6 +120,7 @@ class Result:
             deadlock=[fabric.link_name(link) for link in raw.get("deadlock", ())],
             wrong=raw["wrong"],
             checked=raw["checked"],
+            fidelity=scenario.fidelity,
             wqe_done_ps=_column(raw["wqe_done_ps"]),
             wqe_placed_ps=_column(raw["wqe_placed_ps"]),
             connections=_with_rates(_table(raw.get("connections"))),
@@ -170,6 +174,7 @@ class Result:
         wrong = "N/A" if self.wrong is None else str(self.wrong)
         rows = {
             f"{self.collective}, {self.ranks} ranks": f"{self.size_bytes} B of {self.dtype}",
+            **({} if self.fidelity == "packet" else {"fidelity": NOTE}),
             "topology, transport": f"{self.topology}, {self.transport} ({self.profile})",
             "status": self.status,
             "time": f"{self.time_us:.2f} us",

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from . import flow
 from . import topology as topologies
 from .collectives import Program
 from .config import Config, Fault, Loss, Size, Time, TransportChoice, resolve_transport
@@ -37,7 +38,8 @@ class Scenario(Config):
 
     Raises `ConfigError` for anything that cannot be run. Only the workload must be given. ``topology`` is a name, a
     file or a model. ``placement`` puts ranks on random hosts (from the seed) or on hosts in order. ``check`` moves real
-    bytes and compares every element, where all ranks' memory fits ``check_memory``.
+    bytes and compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the
+    run from fluid rates (`metaroce.flow`) and refuses what only packets show.
     """
 
     topology: Annotated[Topology, BeforeValidator(_topology)] = Field(default_factory=_default_topology)
@@ -53,6 +55,7 @@ class Scenario(Config):
     time_limit: Time | None = Field(default=None, gt=0)
     check: bool = False
     check_memory: Size = 2 << 30
+    fidelity: Literal["packet", "flow"] = "packet"
     record_wqes: bool = False
     record_bin: Time | None = Field(default=None, gt=0)
     record_paths: Time | None = Field(default=None, gt=0)
@@ -66,7 +69,7 @@ class Scenario(Config):
     @classmethod
     def _is_workload(cls, value: Any) -> Any:
         if not isinstance(value, Workload):
-            raise ConfigError.of("", value, "must be a Collective, Flows, Permutation or Incast")
+            raise ConfigError.of("", value, "must be a Collective, Flows, Groups, Permutation or Incast")
         return value
 
     @field_validator("topology", mode="after")
@@ -83,6 +86,8 @@ class Scenario(Config):
                 "ranks", ranks, f"must be 2 .. {hosts}, the hosts of {self.topology.name or 'the topology'}"
             )
         self._fault_rows()
+        if self.fidelity == "flow":
+            flow.refuse(self)
         return self
 
     @property
@@ -159,6 +164,7 @@ class Scenario(Config):
             "seed": self.seed,
             "iterations": self.iterations,
             "warmup": self.warmup,
+            **({"fidelity": self.fidelity} if self.fidelity != "packet" else {}),
         }
 
     def _fault_rows(self) -> list[dict[str, Any]]:

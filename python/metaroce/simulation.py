@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from . import flow
 from .collectives import Array, Program
 from .engine import Collective
 from .errors import ConfigError, SimulationDeadlocked, SimulationStalled
@@ -28,9 +29,12 @@ def run(scenario: Scenario) -> Result:
     """Run to the end; raises `ConfigError` for what the core refuses, `SimulationStalled` when nothing can move.
 
     A checked run moves payload in its first iteration, warm-up included, and compares it at the end of that; the rest
-    are timed without, since payload changes nothing that happens.
+    are timed without, since payload changes nothing that happens. With flow fidelity times are estimates
+    (`metaroce.flow`), and there is no payload.
     """
     program = scenario.program()
+    if scenario.fidelity == "flow":
+        return _result(scenario, program, _estimate(scenario, program))
     note = scenario.check_note(program) if scenario.check else None
     payload = program.payload_columns() if scenario.check and note is None else None
     return replace(_result(scenario, program, _simulate(scenario, program, payload)), check_note=note)
@@ -107,6 +111,8 @@ class _Tensors:
         """Place the arrays in the ranks' memory, run, and read the results."""
         workload = Collective(kind=self.kind, dtype=self.dtype, count=count)
         scenario = Scenario(**{"ranks": self.ranks, **fields, "workload": workload})
+        if scenario.fidelity != "packet":
+            raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: tensors are moved")
         if scenario.rank_count != self.ranks or scenario.iterations + scenario.warmup != 1:
             raise ConfigError("ranks, iterations, warmup: are set by the tensors, one rank each, one iteration")
         program = scenario.program()
@@ -134,6 +140,8 @@ def run_on(memory: Array, scenario: Scenario, program: Program, **spec: Any) -> 
 
     ``spec`` replaces keys of the specification.
     """
+    if scenario.fidelity != "packet":
+        raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: memory is moved")
     return _simulate(scenario, program, {"memory": memory}, spec)
 
 
@@ -174,6 +182,20 @@ def _simulate(
             return _core.simulate(json.dumps(spec), columns, *_thread.stop)
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
+
+
+def _estimate(scenario: Scenario, program: Program) -> dict[str, Any]:
+    from . import _core
+
+    fabric = scenario.topology.fabric
+    columns = program.columns() | flow.columns(fabric, scenario.hosts_of_ranks())
+    try:
+        raw = _core.estimate(
+            json.dumps(flow.spec(scenario, program.memory_bytes)), fabric.hosts, columns, *_thread.stop
+        )
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
+    return {"wrong": None, "checked": 0, "plane_bytes": [], "plane_bins": [], **raw}
 
 
 def stop() -> Any:

@@ -13,6 +13,7 @@ LAYERS = (
     "config",
     ("topology", "collectives"),
     "engine",
+    "flow",
     "scenario",
     "simulation",
     "pool",

@@ -25,6 +25,13 @@ def stalling(seed):
     return scenario(faults=down, seed=seed)
 
 
+def wait_for_threads(before):
+    begun = time.monotonic()
+    while threading.active_count() > before:  # bounded by the run's own poll, or the test never ends
+        assert time.monotonic() - begun < 60, "a run went on"
+        threading.Event().wait(0.01)
+
+
 def plain(result):
     return result.to_dict()
 
@@ -42,6 +49,16 @@ def test_many_runs_are_the_same_as_one_after_the_other(workers):
     assert len({result["digest"] for result in serial}) == len(given)
 
 
+def test_estimates_are_the_same_side_by_side_and_end_with_the_others():
+    given = [scenario(fidelity=fidelity, seed=seed) for seed in (1, 2) for fidelity in ("flow", "packet")]
+    assert [plain(result) for result in mr.run_many(given, 2)] == [plain(mr.run(each)) for each in given]
+    endless = scenario(fidelity="flow", iterations=10**6)
+    before = threading.active_count()
+    with pytest.raises(mr.ConfigError):
+        mr.run_many([scenario(transport={"kind": "metaroce", "mtu": 1}), endless, endless], 2)
+    wait_for_threads(before)
+
+
 def test_the_first_error_in_the_given_order_is_raised_whatever_ends_first():
     long = stalling(1).replace(workload=mr.Collective(kind="all_reduce", size="4MiB"))
     with pytest.raises(mr.SimulationStalled) as one:
@@ -54,12 +71,10 @@ def test_the_first_error_in_the_given_order_is_raised_whatever_ends_first():
 
 def test_an_error_ends_what_still_runs():
     endless = scenario(workload=mr.Collective(kind="all_reduce", size="256MiB"), iterations=1000)
-    before, begun = threading.active_count(), time.monotonic()
+    before = threading.active_count()
     with pytest.raises(mr.ConfigError):
         mr.run_many([scenario(transport={"kind": "metaroce", "mtu": 1}), endless, endless], 2)
-    while threading.active_count() > before:  # bounded by the run's own poll, or the test never ends
-        assert time.monotonic() - begun < 60, "a run went on"
-        threading.Event().wait(0.01)
+    wait_for_threads(before)
 
 
 def test_threads_that_are_none_are_refused():

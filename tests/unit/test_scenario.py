@@ -122,7 +122,7 @@ def test_fewer_ranks_than_hosts_sit_on_distinct_hosts():
         ({"ranks": 65}, "ranks = 65: must be 2 .. 64, the hosts of multiplane-4x64"),
         ({"ranks": 1}, "ranks = 1: must be 2 .. 64"),
         ({"placement": "best"}, "placement = 'best': must be 'random' or 'packed'"),
-        ({"workload": "all_reduce"}, "must be a Collective, Flows, Permutation or Incast"),
+        ({"workload": "all_reduce"}, "must be a Collective, Flows, Groups, Permutation or Incast"),
         ({"seed": -1}, "seed = -1"),
         ({"iterations": 0}, "iterations = 0"),
         ({"time_limit": "0s"}, "time_limit = '0s'"),

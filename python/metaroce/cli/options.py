@@ -130,6 +130,9 @@ class TransportOptions:
 
     transport: Annotated[str, Parameter(help=", ".join(TRANSPORTS) + ".")] = "metaroce"
     loss: Annotated[str, Parameter(help="Probability in [0, 1), as 0.01 or 1%.")] = "0"
+    fidelity: Annotated[
+        str, Parameter(help="packet, or flow: an estimate in a fraction of the time, nothing checked (docs/flow.md).")
+    ] = "packet"
     fault: Annotated[
         tuple[str, ...],
         Parameter(

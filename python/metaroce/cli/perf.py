@@ -147,7 +147,7 @@ class _Sweep:
         for size in self._sizes():
             try:
                 workload = self._workload(size)
-                found.append(case(workload, self.perf.check > 0, self._options()))
+                found.append(case(workload, self._check() > 0, self._options()))
             except ConfigError as error:
                 if error.field not in ("size", "matrix") or self.matrix:
                     raise
@@ -184,10 +184,15 @@ class _Sweep:
             "transport": self.transport.transport,
             "loss": {"probability": self.transport.loss, **self.scenario.loss_options()},
             "faults": faults(self.transport.fault),
+            "fidelity": self.transport.fidelity,
             "iterations": self.perf.iters,
             "warmup": self.perf.warmup_iters,
             **({"check_memory": self.scenario.check_memory} if self.scenario.check_memory else {}),
         }
+
+    def _check(self) -> int:
+        """A fluid has no elements to compare."""
+        return self.perf.check if self.transport.fidelity == "packet" else 0
 
     def _ranks(self) -> int:
         from .. import topology
@@ -196,6 +201,7 @@ class _Sweep:
 
     def _about(self, cases: list[Case]) -> Run:
         from .. import __version__
+        from ..flow import NOTE
         from ..reports import nccl
         from ..reports.plan import loss_definition
         from ..reports.topology import headline
@@ -211,13 +217,14 @@ class _Sweep:
             step_is_factor=perf.stepfactor > 1,
             warmup_iters=perf.warmup_iters,
             iters=perf.iters,
-            check=perf.check,
+            check=self._check(),
             hosts=[f"host{host}" for host in first.hosts_of_ranks()],
             notes=[
                 f"topology {headline(first.topology)}",
                 f"transport {self.transport.transport}, placement {first.placement}, seed {first.seed}",
                 f"loss {self.transport.loss}: {loss_definition(self.scenario.loss_options())}",
                 *(f"fault {text}" for text in self.transport.fault),
+                *([f"fidelity flow: {NOTE}"] if self.transport.fidelity == "flow" else []),
             ],
         )
 

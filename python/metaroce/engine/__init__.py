@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .workloads import Collective, Flows, Incast, Permutation, Workload
+from .workloads import Collective, Flows, Groups, Incast, Permutation, Workload
 
-__all__ = ["Collective", "Flows", "Incast", "Permutation", "Workload"]
+__all__ = ["Collective", "Flows", "Groups", "Incast", "Permutation", "Workload"]

@@ -5,10 +5,12 @@ Each Write has a place of its own in the source's memory and in the target's, so
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
-from ..collectives.program import Op, Program, Ranges
+from ..collectives.program import Array, Op, Program, Ranges
 from ..errors import ConfigError
 
 
@@ -42,6 +44,35 @@ def writes_program(writes: npt.ArrayLike, ranks: int) -> Program:
         size_bytes=int(max(sent.max(), got.max())),
         count=int(max(sent.max(), got.max())),
         start_ps=start.astype(np.uint64) if start.any() else None,
+    )
+
+
+def tiled(program: Program, times: int) -> Program:
+    """``program`` side by side ``times`` times, each over the next ranks; without what a checked run compares."""
+    one, entries = np.arange(times, dtype=np.uint32)[:, None], len(program.op)
+    nothing = Ranges.of(0, 0, 0, 0, 0)
+
+    def shifted(column: Array, by: int) -> Array:
+        return np.ravel(column + one * np.uint32(by))
+
+    def ends(starts: Array, by: int) -> Array:
+        return np.append(shifted(starts[:-1], by), np.uint32(times * by))
+
+    return replace(
+        program,
+        rank_start=ends(program.rank_start, entries),
+        peer=shifted(program.peer, program.ranks),
+        dep_start=ends(program.dep_start, len(program.deps)),
+        deps=shifted(program.deps, entries),
+        op=np.tile(program.op, times),
+        stream=np.tile(program.stream, times),
+        local=np.tile(program.local, times),
+        remote=np.tile(program.remote, times),
+        bytes=np.tile(program.bytes, times),
+        fill=nothing,
+        expect=nothing,
+        input_offset=np.tile(program.input_offset, times),
+        output_offset=np.tile(program.output_offset, times),
     )
 
 

@@ -16,7 +16,7 @@ from ..config import Config, Size
 from ..errors import ConfigError
 from ..units import ELEMENT_BYTES, parse_size, parse_time
 from . import draws
-from .compile import writes_program
+from .compile import tiled, writes_program
 
 
 class Workload(Config, ABC):
@@ -165,3 +165,28 @@ class Incast(Workload):
         if self.senders >= ranks:
             raise ConfigError.of("senders", self.senders, f"must be below the {ranks} ranks")
         return writes_program([(source, 0, self.bytes, 0) for source in range(1, self.senders + 1)], ranks)
+
+
+class Groups(Workload):
+    """The same ``collective`` in every ``group`` of consecutive ranks at once, as data and tensor parallel groups do.
+
+    Nothing is compared in a checked run: expectations are written for collectives of all ranks.
+    """
+
+    collective: Collective
+    group: int = Field(ge=2)
+
+    @property
+    def name(self) -> str:
+        """``groups``."""
+        return "groups"
+
+    def default_ranks(self, hosts: int) -> int:
+        """As many whole groups as there are hosts for."""
+        return hosts // self.group * self.group
+
+    def program(self, ranks: int, seed: int) -> collectives.Program:
+        """The collective's program once a group."""
+        if ranks % self.group:
+            raise ConfigError.of("group", self.group, f"must divide the {ranks} ranks")
+        return tiled(self.collective.program(self.group, seed), ranks // self.group)

@@ -6,8 +6,14 @@ pair and the plane named instead of ending as a stalled run.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 from .fabric import Fabric
 
+Array = npt.NDArray[Any]
 MAX_PLANES = 8
 """What the core has room for."""
 
@@ -33,22 +39,20 @@ def _bad_ends(fabric: Fabric) -> list[str]:
             found.append(f"puts {name} in plane {plane}; planes are 0 .. {fabric.planes - 1}")
     if found:
         return found
-    for a, b in zip(fabric.a, fabric.b, strict=True):
-        if wrong := _bad_cable(fabric, min(a, b), max(a, b)):
-            found.append(f"cable {fabric.node_name(a)} - {fabric.node_name(b)} {wrong}")
+    low, high = _ends(fabric)
+    of_node = np.array([-1] * fabric.hosts + fabric.switch_planes)  # of a host: any
+    wrong = (low == high) | (high < fabric.hosts) | (low >= fabric.hosts) & (of_node[low] != of_node[high])
+    for row in np.flatnonzero(wrong):
+        a, b = fabric.a[row], fabric.b[row]
+        cable = f"cable {fabric.node_name(a)} - {fabric.node_name(b)}"
+        if a == b:
+            found.append(f"{cable} ends where it starts")
+        elif max(a, b) < fabric.hosts:
+            found.append(f"{cable} joins two hosts; one end must be a switch")
+        else:
+            planes = {int(of_node[node]) for node in (a, b)}
+            found.append(f"{cable} joins planes {min(planes)} and {max(planes)}; planes must be disjoint")
     return found
-
-
-def _bad_cable(fabric: Fabric, low: int, high: int) -> str:
-    if low == high:
-        return "ends where it starts"
-    if high < fabric.hosts:
-        return "joins two hosts; one end must be a switch"
-    if low >= fabric.hosts:
-        planes = sorted(fabric.switch_planes[node - fabric.hosts] for node in (low, high))
-        if planes[0] != planes[1]:
-            return f"joins planes {planes[0]} and {planes[1]}; planes must be disjoint"
-    return ""
 
 
 def _bad_speeds(fabric: Fabric) -> list[str]:
@@ -60,41 +64,42 @@ def _bad_speeds(fabric: Fabric) -> list[str]:
 
 
 def _bad_degrees(fabric: Fabric) -> list[str]:
-    ports = [[0] * fabric.planes for _ in range(fabric.hosts)]
-    degree = [0] * len(fabric.switch_names)
-    for row, ends in enumerate(zip(fabric.a, fabric.b, strict=True)):
-        for node in ends:
-            if node < fabric.hosts:
-                ports[node][fabric.plane_of(row)] += 1
-            else:
-                degree[node - fabric.hosts] += 1
+    low, high = _ends(fabric)
+    of_host = low < fabric.hosts
+    plane = np.array(fabric.switch_planes)[high - fabric.hosts]
+    ports = np.zeros((fabric.hosts, fabric.planes), np.int64)
+    np.add.at(ports, (low[of_host], plane[of_host]), 1)
+    ends = np.concatenate((high, low[~of_host])) - fabric.hosts
+    degree = np.bincount(ends, minlength=len(fabric.switch_names))
     found = [
-        f"host{host} has {count} cables in plane {plane}; exactly 1 is needed"
-        for host, counts in enumerate(ports)
-        for plane, count in enumerate(counts)
-        if count != 1
+        f"host{host} has {ports[host, plane]} cables in plane {plane}; exactly 1 is needed"
+        for host, plane in np.argwhere(ports != 1)
     ]
-    return found + [f"{fabric.switch_names[s]} has no cable" for s, count in enumerate(degree) if count == 0]
+    return found + [f"{fabric.switch_names[s]} has no cable" for s in np.flatnonzero(degree == 0)]
 
 
 def _unreachable(fabric: Fabric) -> list[str]:
-    neighbours: list[list[int]] = [[] for _ in range(fabric.hosts + len(fabric.switch_names))]
-    for a, b in zip(fabric.a, fabric.b, strict=True):
-        neighbours[a].append(b)
-        neighbours[b].append(a)
+    low, high = _ends(fabric)
+    of_row = np.array(fabric.switch_planes)[high - fabric.hosts]
     found = []
     for plane in range(fabric.planes):
-        reached, stack = {0}, [0]
-        while stack:
-            node = stack.pop()
-            if node < fabric.hosts and node != 0:
-                continue  # hosts do not forward
-            for other in neighbours[node]:
-                switch = other - fabric.hosts if other >= fabric.hosts else node - fabric.hosts
-                if other not in reached and fabric.switch_planes[switch] == plane:
-                    reached.add(other)
-                    stack.append(other)
-        lost = [host for host in range(fabric.hosts) if host not in reached]
-        if lost:
+        a, b = low[of_row == plane], high[of_row == plane]
+        reached = np.zeros(fabric.hosts + len(fabric.switch_names), bool)
+        reached[0] = True
+        forwards = np.ones(len(reached), bool)
+        forwards[1 : fabric.hosts] = False
+        count = 0
+        while count < (count := int(reached.sum())):  # a step further each time
+            along, back = reached[a] & forwards[a], reached[b] & forwards[b]
+            reached[b[along]] = True
+            reached[a[back]] = True
+        lost = np.flatnonzero(~reached[: fabric.hosts])
+        if len(lost):
             found.append(f"host0 and host{lost[0]} are not connected in plane {plane}")
     return found
+
+
+def _ends(fabric: Fabric) -> tuple[Array, Array]:
+    """The lower and the higher node id of every cable: host or switch, and switch."""
+    a, b = np.array(fabric.a, np.int64), np.array(fabric.b, np.int64)
+    return np.minimum(a, b), np.maximum(a, b)

@@ -18,9 +18,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that has not started.
+    /// An engine that has not started: there is nothing to start before [`Engine::begin`].
     pub fn new(program: Arc<Program>) -> Engine {
-        Engine { waits: Column::default(), begun: 0, startable: VecDeque::new(), unfinished: 0, program }
+        Engine { waits: Column::default(), begun: program.len(), startable: VecDeque::new(), unfinished: 0, program }
     }
 
     /// The program.

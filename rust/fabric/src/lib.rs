@@ -22,6 +22,7 @@ mod pin;
 mod port;
 mod routing;
 mod spec;
+mod walk;
 
 pub use balance::MAX_FLOWLETS;
 pub use build::{MAX_DEGREE, MAX_PLANES, MAX_RATE, MAX_TIERS};

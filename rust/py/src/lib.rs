@@ -1,4 +1,6 @@
-//! `metaroce._core`: conversions between Python and `metaroce_driver`, and nothing else.
+//! `metaroce._core`: conversions between Python and `metaroce_driver` or `metaroce_flow`, and nothing else.
+
+mod flow;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -141,6 +143,15 @@ impl Stop {
     }
 }
 
+/// Whether to end a run: `stop` says so, or, without one, a signal.
+fn interrupted(stop: Option<&Py<Stop>>, signal: &mut Option<PyErr>) -> bool {
+    if let Some(stop) = stop {
+        return stop.get().0.load(Ordering::Relaxed);
+    }
+    *signal = Python::attach(|py| py.check_signals()).err();
+    signal.is_some()
+}
+
 /// Runs one simulation.
 ///
 /// `spec` is a JSON object and `columns`, any mapping, has C-contiguous buffers by name, each asked for once and let
@@ -167,13 +178,7 @@ fn simulate<'py>(
     };
     let mut signal = None;
     let outcome = py.detach(|| {
-        let mut interrupted = || {
-            if let Some(stop) = &stop {
-                return stop.get().0.load(Ordering::Relaxed);
-            }
-            signal = Python::attach(|py| py.check_signals()).err();
-            signal.is_some()
-        };
+        let mut interrupted = || interrupted(stop.as_ref(), &mut signal);
         metaroce_driver::simulate(&spec, data, &mut interrupted)
     });
     match outcome {
@@ -274,6 +279,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ConfigError", module.py().get_type::<ConfigError>())?;
     module.add_class::<Stop>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
+    module.add_function(wrap_pyfunction!(flow::estimate, module)?)?;
     module.add_function(wrap_pyfunction!(defaults, module)?)?;
     module.add_function(wrap_pyfunction!(profiles, module)?)
 }

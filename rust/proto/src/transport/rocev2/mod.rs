@@ -64,7 +64,7 @@ const LADDER: u32 = 3;
 /// Requests for an acknowledgement in the shortest timeout, if packets are sent. Ours: several may be lost.
 const REQUESTS_A_TIMEOUT: u64 = 4;
 /// Least window of a QP, packets. Ours: with one, each packet would wait for the acknowledgement of the last.
-const LEAST_WINDOW: u64 = 2;
+pub const LEAST_WINDOW: u64 = 2;
 
 /// All QPs of one host.
 #[derive(Debug)]
@@ -404,6 +404,11 @@ impl RoceV2 {
     }
 
     // --- failing ---
+}
+
+/// Plane and UDP source port of QP `qp` of `hosts.0` towards `hosts.1`: with the addresses, its ECMP route.
+pub fn route(config: &RoceConfig, hosts: (HostId, HostId), qp: u32, planes: u32) -> (PlaneId, u16) {
+    (plane(config, hosts, qp, planes), entropy(config.qp_ports, hosts.0, hosts.1, qp))
 }
 
 impl Transport for RoceV2 {
