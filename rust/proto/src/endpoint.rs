@@ -30,6 +30,22 @@ impl Endpoint {
         Endpoint { regions: Regions::default(), connections: 0, transport }
     }
 
+    /// Endpoints like [`Endpoint::new`] for many hosts, which share what is the same for all of them.
+    pub fn of_hosts(config: &TransportConfig, environments: impl Iterator<Item = Environment>) -> Vec<Endpoint> {
+        let mut endpoints: Vec<Endpoint> = Vec::with_capacity(environments.size_hint().0);
+        for environment in environments {
+            let endpoint = match endpoints.last().map(|last| &last.transport) {
+                Some(AnyTransport::MetaRoce(last)) => {
+                    let transport = AnyTransport::MetaRoce(last.beside(environment));
+                    Endpoint { regions: Regions::default(), connections: 0, transport }
+                }
+                _ => Endpoint::new(config, environment),
+            };
+            endpoints.push(endpoint);
+        }
+        endpoints
+    }
+
     /// Registers `[offset, offset + len)` of this host's memory for local use, and for what `access`
     /// lets peers do.
     pub fn register(&mut self, offset: u64, len: u64, access: Access) -> Rkey {

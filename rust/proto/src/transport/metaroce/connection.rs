@@ -162,7 +162,6 @@ const _: () = {
 /// What a new connection needs to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    pub host: HostId,
     pub mtu: u32,
     pub planes: usize,
     pub paths_per_plane: usize,
@@ -190,8 +189,8 @@ impl Shape {
 }
 
 impl Connection {
-    pub fn new(shape: &Shape, peer: HostId) -> Connection {
-        let hash = Envelope::address_hash(shape.host, peer);
+    pub fn new(shape: &Shape, host: HostId, peer: HostId) -> Connection {
+        let hash = Envelope::address_hash(host, peer);
         let all_open = if shape.paths_per_plane == MAX_PATHS { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
         Connection {
             peer,
@@ -518,7 +517,6 @@ mod tests {
     use super::*;
 
     const SHAPE: Shape = Shape {
-        host: HostId(0),
         mtu: 4096,
         planes: 4,
         paths_per_plane: 4,
@@ -535,7 +533,7 @@ mod tests {
     /// On 4 planes. A path costs what its [`SendPath`] and [`PathLedger`] take, and only where it is used.
     #[test]
     fn a_connection_with_one_stream_takes_1000_bytes_and_a_path_64_here_and_32_there() {
-        let mut connection = Connection::new(&SHAPE, HostId(1));
+        let mut connection = Connection::new(&SHAPE, HostId(0), HostId(1));
         assert!(connection.paths.is_empty() && connection.ledgers.is_empty() && connection.recycled.is_empty());
         let lists = size_of_val(&*connection.resend);
         let out = connection.outbox.bytes_with_stream(StreamId(0));

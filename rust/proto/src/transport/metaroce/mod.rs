@@ -21,6 +21,7 @@ pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use metaroce_wire::{
     Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Request, Time, lengths, prefetch,
@@ -60,14 +61,10 @@ pub struct MetaRoce {
 /// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once.
 #[derive(Debug)]
 struct Shared {
-    config: MetaRoceConfig,
-    shape: Shape,
-    /// Largest connection window, bytes.
-    window_cap: u64,
-    hint_life: u64,
+    common: Arc<Common>,
+    host: HostId,
     /// Packets get lost these days, on whatever connection.
     lossy_until: Time,
-    controller: Controller,
     flight: Flight,
     shares: FairShare,
     ports: Ports,
@@ -85,9 +82,21 @@ struct Shared {
     counts: PathTable,
 }
 
-impl MetaRoce {
-    /// An endpoint at the place that `environment` describes.
-    pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
+/// What is the same at all hosts of one place in the world, and so in the cache once.
+#[derive(Debug)]
+struct Common {
+    config: MetaRoceConfig,
+    /// Of the first such host.
+    environment: Environment,
+    shape: Shape,
+    /// Largest connection window, bytes.
+    window_cap: u64,
+    hint_life: u64,
+    controller: Controller,
+}
+
+impl Common {
+    fn new(config: &MetaRoceConfig, environment: Environment) -> Common {
         let planes = environment.ports.len().min(MAX_PLANES);
         let total = Rate(environment.ports.iter().map(|r| r.0).sum());
         let widest = environment.ports.iter().max().copied().unwrap_or_default();
@@ -119,7 +128,6 @@ impl MetaRoce {
         let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
         let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
         let shape = Shape {
-            host: environment.host,
             mtu: config.mtu,
             planes,
             paths_per_plane,
@@ -133,16 +141,38 @@ impl MetaRoce {
             start_window: if config.hints == Hints::Off { window_cap } else { start },
             rate: total,
         };
-        let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
+        let hint_life = u64::from(config.hint_life_rtts) * environment.base_rtt.0;
+        Common { config: config.clone(), environment, shape, window_cap, hint_life, controller }
+    }
+}
+
+impl MetaRoce {
+    /// An endpoint at the place that `environment` describes.
+    pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
+        let host = environment.host;
+        MetaRoce::at(host, Arc::new(Common::new(config, environment)))
+    }
+
+    /// Another endpoint of the same configuration, which shares with this one what is the same.
+    pub fn beside(&self, environment: Environment) -> MetaRoce {
+        let common = &self.shared.common;
+        let like = Environment { host: common.environment.host, ..environment.clone() };
+        if like == common.environment {
+            MetaRoce::at(environment.host, common.clone())
+        } else {
+            MetaRoce::new(&common.config, environment)
+        }
+    }
+
+    fn at(host: HostId, common: Arc<Common>) -> MetaRoce {
+        let Common { config, shape, .. } = &*common;
+        let target = Rate(shape.rate.0 / 100 * u64::from(config.hint_target_percent));
         let shared = Shared {
-            shape,
-            window_cap,
+            host,
             lossy_until: Time::ZERO,
-            hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
-            controller,
             flight: Flight::new(),
-            shares: FairShare::new(target, config.mtu, environment.base_rtt),
-            ports: Ports::new(planes),
+            shares: FairShare::new(target, config.mtu, shape.base_rtt),
+            ports: Ports::new(shape.planes),
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             delayed: VecDeque::new(),
@@ -151,7 +181,7 @@ impl MetaRoce {
             atomics: VecDeque::new(),
             counters: Counters::default(),
             counts: PathTable::default(),
-            config: config.clone(),
+            common,
         };
         MetaRoce { connections: Vec::new(), shared }
     }
@@ -181,14 +211,14 @@ impl MetaRoce {
         self.shared.arm(id, &mut self.connections[id], due);
     }
 
-    const fn all_planes(&self) -> u8 {
+    fn all_planes(&self) -> u8 {
         self.shared.all_planes()
     }
 }
 
 impl Shared {
-    const fn all_planes(&self) -> u8 {
-        ((1u16 << self.shape.planes) - 1) as u8
+    fn all_planes(&self) -> u8 {
+        ((1u16 << self.common.shape.planes) - 1) as u8
     }
 
     #[inline]
@@ -210,7 +240,7 @@ impl Shared {
 
 impl Transport for MetaRoce {
     fn connect(&mut self, peer: HostId) -> ConnId {
-        self.connections.push(Connection::new(&self.shared.shape, peer));
+        self.connections.push(Connection::new(&self.shared.common.shape, self.shared.host, peer));
         self.shared.shares.add_sender();
         ConnId(self.connections.len() as u32 - 1)
     }
@@ -221,10 +251,10 @@ impl Transport for MetaRoce {
 
     // [F8.small-start]
     fn crowd(&mut self, connection: ConnId, size: u32) {
-        if self.shared.config.hints == Hints::Off {
+        if self.shared.common.config.hints == Hints::Off {
             return;
         }
-        let start = self.shared.shape.start_window(size);
+        let start = self.shared.common.shape.start_window(size);
         let connection = &mut self.connections[connection.index()];
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
@@ -246,8 +276,8 @@ impl Transport for MetaRoce {
             state.last_progress = now;
         }
         // Else they are made when it is its turn to send: of thousands that wait, few have sent yet.
-        if state.paths.is_empty() && (self.shared.config.denied_planes != 0 || self.shared.counts.is_kept()) {
-            state.open_paths(&self.shared.shape, &self.shared.config);
+        if state.paths.is_empty() && (self.shared.common.config.denied_planes != 0 || self.shared.counts.is_kept()) {
+            state.open_paths(&self.shared.common.shape, &self.shared.common.config);
         }
         if state.outbox.post(request).is_none() {
             let completions = &mut self.shared.completions;
@@ -372,8 +402,8 @@ impl Transport for MetaRoce {
         match stage {
             Stage::Connection => connection.prefetch_sender(),
             Stage::Path => {
-                let index =
-                    plane.index() * self.shared.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
+                let index = plane.index() * self.shared.common.shape.paths_per_plane
+                    + connection.next_path[plane.index()] as usize;
                 connection.paths.get(index).map(prefetch).unwrap_or_default();
                 connection.outbox.prefetch_next();
             }

@@ -196,7 +196,7 @@ impl Shared {
     fn answer(&mut self, id: usize, connection: &mut Connection, request: &Request, (len, value): (u64, u64)) {
         connection.outbox.respond(request, len, value);
         if connection.paths.is_empty() {
-            connection.open_paths(&self.shape, &self.config);
+            connection.open_paths(&self.common.shape, &self.common.config);
         }
         let planes = self.all_planes();
         self.wake(id, connection, planes);
@@ -247,7 +247,7 @@ impl Shared {
         let marked = envelope.ecn == Ecn::Ce || verdict == Verdict::Trimmed;
         self.counters.marked += u64::from(marked);
         if connection.ledgers.is_empty() {
-            connection.open_ledgers(&self.shape);
+            connection.open_ledgers(&self.common.shape);
         }
         let ledger = connection.ledgers.get_mut(header.path as usize)?;
         let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict) else { return Some(false) };
@@ -260,9 +260,9 @@ impl Shared {
         if early {
             self.send_ack(now, connection);
         }
-        let hint = match self.config.hints {
+        let hint = match self.common.config.hints {
             Hints::Off => RateHint::NONE,
-            _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
+            _ => self.shares.on_data(now, id, u32::from(backlog) * self.common.shape.mtu),
         };
         connection.untold += 1;
         connection.pending = Report {
@@ -280,13 +280,13 @@ impl Shared {
             && header.sending == Sending::First
             && noted == Noted::default()
             && !done
-            && u32::from(connection.untold) < self.config.ack_every
+            && u32::from(connection.untold) < self.common.config.ack_every
             // Else the count of all could fall on the same paths for ever.
-            && of_path < UNREPORTED * self.config.ack_every;
+            && of_path < UNREPORTED * self.common.config.ack_every;
         if !patient {
             self.send_ack(now, connection);
         } else if connection.untold == 1 {
-            let due = now + Time(self.config.ack_delay_ps);
+            let due = now + Time(self.common.config.ack_delay_ps);
             self.delayed.push_back((due, id as u32, connection.acks));
         }
         Some(early || !patient)
