@@ -13,10 +13,11 @@ use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequ
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Endpoint {
+    transport: AnyTransport,
     regions: Regions,
     connections: u32,
-    transport: AnyTransport,
 }
 
 impl Endpoint {

@@ -61,7 +61,9 @@ struct Answer {
     arrived: Arrived,
 }
 
+/// What a packet reads is first, in one cache line.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct OutStream {
     lane: Lane,
     next_sequence: u32,

@@ -228,22 +228,33 @@ struct Region {
 
 /// Registered memory of an endpoint: regions of one flat address space, checked per packet (F1).
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub struct Regions {
-    regions: Vec<Region>,
+    /// Region 0. Most hosts have no other: no way to the heap for each packet.
+    first: Option<Region>,
+    others: Vec<Region>,
 }
 
 impl Regions {
     /// Registers `[offset, offset + len)` and names it.
     pub fn register(&mut self, offset: u64, len: u64, access: Access) -> Rkey {
-        self.regions.push(Region { base: offset, len, access });
-        Rkey(self.regions.len() as u32 - 1)
+        let region = Region { base: offset, len, access };
+        if self.first.is_none() {
+            self.first = Some(region);
+            return Rkey(0);
+        }
+        self.others.push(region);
+        Rkey(self.others.len() as u32)
     }
 
     /// The address of `[offset, offset + len)` of region `rkey`, if all of it is inside and peers may
     /// do `what` there.
     #[inline]
     pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64, what: Access) -> Option<u64> {
-        let region = self.regions.get(rkey.index())?;
+        let region = match rkey.index() {
+            0 => self.first.as_ref()?,
+            other => self.others.get(other - 1)?,
+        };
         // [I2]
         let inside = offset <= region.len && len <= region.len - offset;
         (inside && region.access.allows(what)).then(|| region.base + offset)
@@ -252,11 +263,11 @@ impl Regions {
     /// Whether the address range lies in a registered region.
     pub fn covers(&self, address: u64, len: u64) -> bool {
         let inside = |r: &Region| address >= r.base && address - r.base <= r.len && len <= r.len - (address - r.base);
-        self.regions.iter().any(inside)
+        self.first.iter().chain(&self.others).any(inside)
     }
 
     /// Bytes registered in all.
     pub fn registered(&self) -> u64 {
-        self.regions.iter().map(|r| r.len).sum()
+        self.first.iter().chain(&self.others).map(|r| r.len).sum()
     }
 }

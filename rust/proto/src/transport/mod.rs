@@ -134,8 +134,9 @@ pub(crate) fn give_up(
     completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
 }
 
-/// One of the transports.
+/// One of the transports. The tag is first, in the line that the transport begins.
 #[derive(Debug)]
+#[repr(u8)]
 #[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss a packet, and hosts are few")]
 pub enum AnyTransport {
     /// MetaRoCE-style.

@@ -7,12 +7,13 @@ use metaroce_wire::{Packet, PlaneId};
 /// Queues of the ports, one a plane, of a transport whose connections use every plane.
 #[derive(Debug)]
 pub struct Ports {
-    ports: Vec<Port>,
+    ports: Box<[Port]>,
     /// Bit p: port p may have something to send. Set while a queue of it holds something.
     open: u32,
 }
 
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct Port {
     /// Connections with something to send.
     ready: VecDeque<u32>,
@@ -21,7 +22,7 @@ struct Port {
 
 impl Ports {
     pub fn new(planes: usize) -> Ports {
-        Ports { ports: vec![Port::default(); planes], open: 0 }
+        Ports { ports: vec![Port::default(); planes].into(), open: 0 }
     }
 
     pub fn push_control(&mut self, plane: PlaneId, packet: Packet) {

@@ -22,7 +22,7 @@ pub const MAX_PLANES: usize = 8;
 pub const MAX_PATHS: usize = u64::BITS as usize;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Multiplier of the hash that draws source ports.
 const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -118,17 +118,16 @@ pub struct Connection {
     pub granted: u64,
     pub hint_at: Time,
 
-    /// What of ours is known to be placed.
-    pub landed: Serials,
     pub last_progress: Time,
     /// Least round trip seen.
     pub least_rtt: Time,
+    /// What of ours is known to be placed.
+    pub landed: Serials,
     /// What the next acknowledgement reports if nothing else sets it off.
     pub pending: Report,
-    /// Acknowledgements sent.
-    pub acks: u32,
-    /// Connections of the peer.
-    pub crowd: u32,
+    /// `peer`, `remote`, `hash` and `failed` once more, for the receiving half.
+    pub back: (HostId, ConnId, u32),
+    pub closed: bool,
     /// Packets placed since the last acknowledgement.
     pub untold: u8,
 
@@ -136,6 +135,8 @@ pub struct Connection {
     pub ledgers: Box<[PathLedger]>,
     /// What of the peer's packets was placed.
     pub placed: Serials,
+    /// Acknowledgements sent.
+    pub acks: u32,
     pub inbox: Inbox,
 
     /// When the next packet may leave, where there is a pace.
@@ -150,12 +151,14 @@ pub struct Connection {
     pub recycled: Box<[VecDeque<u8>]>,
     /// What was unfinished when the connection failed.
     pub abandoned: Option<(StreamId, u64)>,
+    /// Connections of the peer.
+    pub crowd: u32,
 }
 
 /// The groups of [`Connection`] begin at cache lines.
 const _: () = {
     assert!(offset_of!(Connection, order) == LINE && offset_of!(Connection, planes) == 2 * LINE);
-    assert!(offset_of!(Connection, outbox) == 4 * LINE && offset_of!(Connection, landed) == 6 * LINE);
+    assert!(offset_of!(Connection, outbox) == 4 * LINE && offset_of!(Connection, last_progress) == 6 * LINE);
     assert!(offset_of!(Connection, ledgers) == 7 * LINE && offset_of!(Connection, paced_until) == 8 * LINE);
 };
 
@@ -196,7 +199,9 @@ impl Connection {
             peer,
             remote: ConnId(u32::MAX),
             hash,
+            back: (peer, ConnId(u32::MAX), hash),
             failed: false,
+            closed: false,
             abandoned: None,
             in_flight: 0,
             window: shape.start_window,
@@ -494,12 +499,13 @@ impl Connection {
         prefetch(&self.planes);
         prefetch(&self.outbox);
         prefetch(&self.hint_at);
+        prefetch(&self.last_progress);
     }
 
     /// Asks for the lines that receiving touches.
     #[inline]
     pub fn prefetch_receiver(&self) {
-        prefetch(&self.pending);
+        prefetch(&self.last_progress);
         prefetch(&self.ledgers);
     }
 
@@ -538,7 +544,7 @@ mod tests {
         let lists = size_of_val(&*connection.resend);
         let out = connection.outbox.bytes_with_stream(StreamId(0));
         let within = connection.inbox.bytes_with_stream(StreamId(0));
-        assert_eq!((size_of::<Connection>(), lists, out, within), (640, 128, 120, 112));
+        assert_eq!((size_of::<Connection>(), lists, out, within), (640, 128, 128, 128));
         assert!(size_of::<Connection>() + lists + out + within <= 1024);
         assert_eq!((size_of::<SendPath>(), size_of::<PathLedger>()), (64, 32));
     }

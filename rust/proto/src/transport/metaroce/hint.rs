@@ -34,22 +34,23 @@ pub const CROWD: u64 = SILENT_ROUNDS;
 
 /// Shares of one receiver.
 #[derive(Debug)]
+#[repr(C)]
 pub struct FairShare {
-    capacity: Rate,
+    senders: Vec<Sender>,
+    round_end: Time,
+    /// How long a sender stays known.
+    silence: Time,
+    dirty: bool,
     /// Length of a full packet, bytes.
     packet: u32,
     round: Time,
-    round_end: Time,
-    dirty: bool,
-    senders: Vec<Sender>,
+    capacity: Rate,
     active: Vec<u32>,
     /// Reused by the water-filling: (cap, sender).
     caps: Vec<(u64, u32)>,
     /// Senders that were not known and came: in this round, and in the one before; and when this one began.
     joined: (u32, u32),
     joining_since: Time,
-    /// How long a sender stays known.
-    silence: Time,
 }
 
 impl FairShare {

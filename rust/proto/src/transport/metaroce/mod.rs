@@ -21,13 +21,14 @@ pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use metaroce_wire::{
     Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Request, Time, lengths, prefetch,
 };
 
-use self::connection::{Connection, MAX_PATHS, MAX_PLANES, Shape};
+use self::connection::{Connection, LINE, MAX_PATHS, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
 use self::ledger::SACK_BITS;
@@ -53,34 +54,51 @@ const LEAST_FIRST_WINDOW: u64 = 2;
 
 /// State of one endpoint.
 #[derive(Debug)]
+#[repr(C)]
 pub struct MetaRoce {
     connections: Vec<Connection>,
     shared: Shared,
 }
 
-/// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once.
+/// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once. The
+/// order of the fields is that of use, a cache line a group: all three of sending, receiving and acknowledgements take
+/// the first four, receiving the shares as well.
 #[derive(Debug)]
+#[repr(C)]
 struct Shared {
     common: Arc<Common>,
-    host: HostId,
-    /// Packets get lost these days, on whatever connection.
-    lossy_until: Time,
-    flight: Flight,
-    shares: FairShare,
     ports: Ports,
-    /// The first entry of `timers`.
-    next_timer: Time,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
+
     /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of
     /// its acknowledgements it is; void once that has left.
     delayed: VecDeque<(Time, u32, u32)>,
+    atomics: VecDeque<Atomic>,
+
+    completions: VecDeque<Completion>,
+    flight: Flight,
+
+    /// The first entry of `timers`.
+    next_timer: Time,
+    host: HostId,
+    counters: Counters,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Packets get lost these days, on whatever connection.
+    lossy_until: Time,
+
+    shares: FairShare,
     /// Requests whose turn has come while a packet is handled; empty in between.
     released: Vec<Request>,
-    completions: VecDeque<Completion>,
-    atomics: VecDeque<Atomic>,
-    counters: Counters,
     counts: PathTable,
 }
+
+/// The groups of [`Shared`] begin at cache lines, where a transport begins one and its tag comes before it.
+const _: () = {
+    const fn at(offset: usize) -> usize {
+        size_of::<u64>() + offset_of!(MetaRoce, shared) + offset
+    }
+    assert!(at(offset_of!(Shared, delayed)) == LINE && at(offset_of!(Shared, completions)) == 2 * LINE);
+    assert!(at(offset_of!(Shared, next_timer)) == 3 * LINE && at(offset_of!(Shared, shares)) == 6 * LINE);
+};
 
 /// What is the same at all hosts of one place in the world, and so in the cache once.
 #[derive(Debug)]
@@ -246,7 +264,8 @@ impl Transport for MetaRoce {
     }
 
     fn bind(&mut self, connection: ConnId, remote: ConnId) {
-        self.connections[connection.index()].remote = remote;
+        let connection = &mut self.connections[connection.index()];
+        (connection.remote, connection.back.1) = (remote, remote);
     }
 
     // [F8.small-start]

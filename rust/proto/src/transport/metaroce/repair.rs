@@ -349,7 +349,7 @@ impl MetaRoce {
         if connection.failed {
             return;
         }
-        connection.failed = true;
+        (connection.failed, connection.closed) = (true, true);
         connection.abandoned = connection.outbox.open_bytes();
         let messages = (&mut connection.outbox, &mut connection.inbox);
         give_up(&mut self.shared.completions, ConnId(id as u32), messages, why);
