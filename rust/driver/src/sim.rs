@@ -258,11 +258,21 @@ impl Simulation {
     /// The same for state that does not fit the cache.
     #[inline]
     fn look_further(&self) {
-        if let Some(slot) = self.queue.peek(BODY_AHEAD).and_then(event::arriving)
-            && let End::Host(_) = self.fabric.end(self.packets.get(slot).0)
-        {
-            self.packets.prefetch_body(slot);
+        let Some(name) = self.queue.peek(BODY_AHEAD) else { return self.look_near() };
+        if let Some(slot) = event::arriving(name) {
+            if let End::Host(host) = self.fabric.end(self.packets.get(slot).0) {
+                self.packets.prefetch_body(slot);
+                self.endpoints[host.index()].prefetch_self();
+            }
+        } else if let (Kind::PortFree, port) = event::kind(name) {
+            self.endpoints[port_of(port).0].prefetch_self();
         }
+        self.look_near();
+    }
+
+    /// The same for the events before that.
+    #[inline]
+    fn look_near(&self) {
         for (ahead, stage) in AHEAD {
             let Some(name) = self.queue.peek(ahead) else { return };
             let Some(slot) = event::arriving(name) else {

@@ -1,7 +1,7 @@
 //! The endpoint of one host: verbs above, packets below. It checks what users post, owns the
 //! registered regions, and hands the rest to its transport.
 
-use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rkey, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rkey, Time, prefetch};
 
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
@@ -201,6 +201,14 @@ impl Endpoint {
     /// Connections with unfinished requests, and why.
     pub fn stuck(&self) -> Vec<Stuck> {
         each!(&self.transport, t => t.stuck())
+    }
+
+    /// Hints the processor at the lines of the endpoint itself, before [`Stage`].
+    #[inline]
+    pub fn prefetch_self(&self) {
+        prefetch(&self.transport);
+        prefetch(&self.regions);
+        each!(&self.transport, t => t.prefetch_self());
     }
 
     /// Hints the processor at the state that a packet with this body will touch.

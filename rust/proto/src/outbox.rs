@@ -19,6 +19,7 @@ use crate::verbs::{CompletionStatus, Placement, WorkRequest};
 
 /// A message being sent. One of a stream that has failed has no packets.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 struct OutMessage {
     request: WorkRequest,
     /// Message of the same lane that is sent next.

@@ -77,6 +77,12 @@ impl Order {
     pub fn next_serial(&self) -> u32 {
         self.base.wrapping_add(self.sends.len() as u32)
     }
+
+    /// Hints the processor at the entry of a packet.
+    #[inline]
+    pub fn prefetch(&self, serial: u32) {
+        self.sends.get(serial.wrapping_sub(self.base) as usize).map(prefetch).unwrap_or_default();
+    }
 }
 
 /// A packet that waits for its acknowledgement.
@@ -109,6 +115,20 @@ impl Flight {
     #[inline]
     pub fn prefetch(&self, slot: u32) {
         self.slots.get(slot as usize).map(prefetch).unwrap_or_default();
+    }
+
+    /// Hints the processor at the slot of the packet with this serial.
+    #[inline]
+    pub fn prefetch_serial(&self, order: &Order, serial: u32) {
+        if let Some(send) = order.sends.get(serial.wrapping_sub(order.base) as usize) {
+            self.prefetch(send.slot);
+        }
+    }
+
+    /// Hints the processor at the slot that the next packet takes.
+    #[inline]
+    pub fn prefetch_free(&self) {
+        self.prefetch(self.free);
     }
 
     /// A new entry at the end of both lists.

@@ -5,7 +5,7 @@
 //! what nobody asked for dealt out evenly on top, so that a sender with little to send never holds
 //! bandwidth idle. While a crowd arrives, its members get an equal part among all that may be coming for a round. The shares granted at one time never add up to more than the target.
 
-use metaroce_wire::{Bytes, Rate, RateHint, Time};
+use metaroce_wire::{Bytes, Rate, RateHint, Time, prefetch};
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
@@ -81,6 +81,12 @@ impl FairShare {
             position: IDLE,
             hint: RateHint::NONE,
         });
+    }
+
+    /// Hints the processor at a sender.
+    #[inline]
+    pub fn prefetch(&self, sender: usize) {
+        self.senders.get(sender).map(prefetch).unwrap_or_default();
     }
 
     // [F8.hint-is-share]

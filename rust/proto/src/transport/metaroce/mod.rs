@@ -415,19 +415,27 @@ impl Transport for MetaRoce {
     }
 
     #[inline]
+    fn prefetch_self(&self) {
+        prefetch(&self.shared.delayed);
+        prefetch(&self.shared.completions);
+        prefetch(&self.shared.next_timer);
+    }
+
+    #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        if stage == Stage::Connection {
+            return self.shared.ports.prefetch(plane);
+        }
         let front = self.shared.ports.peek_ready(plane);
         let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
-        match stage {
-            Stage::Connection => connection.prefetch_sender(),
-            Stage::Path => {
-                let index = plane.index() * self.shared.common.shape.paths_per_plane
-                    + connection.next_path[plane.index()] as usize;
-                connection.paths.get(index).map(prefetch).unwrap_or_default();
-                connection.outbox.prefetch_next();
-            }
-            Stage::Message => {}
+        if stage == Stage::Path {
+            return connection.prefetch_sender();
         }
+        let first = plane.index() * self.shared.common.shape.paths_per_plane;
+        let index = first + connection.next_path[plane.index()] as usize;
+        connection.paths.get(index).map(prefetch).unwrap_or_default();
+        connection.outbox.prefetch_next();
+        self.shared.flight.prefetch_free();
     }
 
     #[inline]
@@ -436,8 +444,12 @@ impl Transport for MetaRoce {
             Body::MrData(data) => {
                 let Some(connection) = self.connections.get(data.header.connection.index()) else { return };
                 match stage {
-                    Stage::Connection => connection.prefetch_receiver(),
+                    Stage::Connection => {
+                        connection.prefetch_receiver();
+                        prefetch(&self.shared.shares);
+                    }
                     Stage::Path => {
+                        self.shared.shares.prefetch(data.header.connection.index());
                         connection.ledgers.get(data.header.path as usize).map(prefetch).unwrap_or_default();
                         connection.inbox.prefetch_stream(data.segment.stream);
                     }
@@ -448,8 +460,15 @@ impl Transport for MetaRoce {
                 let Some(connection) = self.connections.get(ack.connection.index()) else { return };
                 match (stage, connection.paths.get(ack.path as usize)) {
                     (Stage::Connection, _) => connection.prefetch_sender(),
-                    (Stage::Path, Some(path)) => prefetch(path),
-                    (Stage::Message, Some(path)) => self.shared.flight.prefetch(path.flight.first),
+                    (Stage::Path, Some(path)) => {
+                        prefetch(path);
+                        connection.order.prefetch(ack.serial);
+                        connection.outbox.prefetch_oldest();
+                    }
+                    (Stage::Message, Some(path)) => {
+                        self.shared.flight.prefetch(path.flight.first);
+                        self.shared.flight.prefetch_serial(&connection.order, ack.serial);
+                    }
                     _ => {}
                 }
             }
