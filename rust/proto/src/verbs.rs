@@ -7,32 +7,33 @@ use thiserror::Error;
 
 use crate::outbox::Ended;
 
-/// A request to transfer one message, or to fetch one.
+/// A request to transfer one message, or to fetch one. What each packet of it says is first.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct WorkRequest {
     /// Name given back by the completion.
     pub wr_id: u32,
-    /// Any but `Response` and `Probe`.
-    pub opcode: Opcode,
-    /// Ordered stream of the connection.
-    pub stream: StreamId,
-    /// Offset in local registered memory: of what is sent, or of where the answer goes.
-    pub local: u64,
-    /// Bytes; 8 for an atomic, 0 for a flush.
-    pub len: u64,
-    /// Offset in the peer's region. Send and Flush: unused.
-    pub remote: u64,
     /// Key of the peer's region. Send and Flush: unused.
     pub rkey: Rkey,
+    /// Offset in local registered memory: of what is sent, or of where the answer goes.
+    pub local: u64,
+    /// Offset in the peer's region. Send and Flush: unused.
+    pub remote: u64,
     /// WriteImm: handed to the peer with the completion of its receive.
     pub imm: u32,
+    /// Ordered stream of the connection.
+    pub stream: StreamId,
+    /// Any but `Response` and `Probe`.
+    pub opcode: Opcode,
+    /// No completion if it succeeds.
+    pub unsignaled: bool,
+    /// Bytes; 8 for an atomic, 0 for a flush.
+    pub len: u64,
     /// CompareSwap: compare, swap. FetchAdd: addend.
     pub operands: [u64; 2],
     /// Starts only when all earlier Reads and atomics of the stream are answered; a fenced Read also
     /// sees all earlier Writes.
     pub fence: bool,
-    /// No completion if it succeeds.
-    pub unsignaled: bool,
 }
 
 /// A posted receive: where the next Send of a stream lands.

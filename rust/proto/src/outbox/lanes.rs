@@ -134,10 +134,7 @@ impl Outbox {
     /// Hints the processor at the message that will be complete first, most likely.
     #[inline]
     pub fn prefetch_oldest(&self) {
-        if let Some(message) = self.messages.front() {
-            prefetch(&message.request);
-            prefetch(&message.unacked);
-        }
+        self.messages.front().map(prefetch).unwrap_or_default();
     }
 
     /// Takes messages that have failed out of a lane that is in the ring.

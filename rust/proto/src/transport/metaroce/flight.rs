@@ -13,8 +13,9 @@ use crate::outbox::Piece;
 /// No slot.
 pub const NIL: u32 = u32::MAX;
 
-/// A packet in flight.
+/// A packet in flight: half a cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 pub struct Sent {
     pub piece: Piece,
     pub pps: u32,
@@ -30,6 +31,8 @@ pub struct Sent {
     /// Times this piece has been sent before.
     pub attempts: u8,
 }
+
+const _: () = assert!(size_of::<Sent>() == 32);
 
 impl Sent {
     /// An entry that is in no list yet.
