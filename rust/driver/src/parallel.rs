@@ -321,8 +321,7 @@ fn divide(mut simulation: Simulation, spec: &Spec) -> Vec<Simulation> {
     let mut endpoints = std::mem::take(&mut simulation.endpoints);
     let mut split = |index: usize, of: &mut Simulation| {
         let own = |host: usize| usize::from(of_node[host]) == index;
-        let environments = world::environments(spec, &of.fabric);
-        of.endpoints = environments.map(|environment| Endpoint::new(&spec.transport, environment)).collect();
+        of.endpoints = Endpoint::of_hosts(&spec.transport, world::environments(spec, &of.fabric));
         (0..hosts)
             .filter(|&host| own(host))
             .for_each(|host| std::mem::swap(&mut of.endpoints[host], &mut endpoints[host]));

@@ -10,7 +10,7 @@ use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory};
 use metaroce_fabric::{End, Fabric, MAX_PLANES, Step, Target};
 use metaroce_proto::{Endpoint, Stage};
-use metaroce_wire::{Class, HostId, PlaneId, Time, prefetch};
+use metaroce_wire::{Class, HostId, PlaneId, Time};
 
 use crate::event::{self, Kind};
 use crate::packets::Packets;
@@ -255,13 +255,16 @@ impl Simulation {
         });
         for name in self.queue.fresh().filter(|_| self.far_state) {
             let Some(slot) = event::arriving(name) else {
-                self.upcoming.push_back(name);
+                if let (Kind::PortFree, port) = event::kind(name) {
+                    self.endpoints[port_of(port).0].prefetch_self();
+                    self.upcoming.push_back(name);
+                }
                 continue;
             };
             let (envelope, _) = self.packets.get(slot);
             match self.fabric.end(envelope) {
                 End::Host(host) => {
-                    prefetch(&self.endpoints[host.index()]);
+                    self.endpoints[host.index()].prefetch_self();
                     self.packets.prefetch_body(slot);
                     self.upcoming.push_back(name);
                 }

@@ -54,8 +54,7 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     let hosts = spec.fabric.hosts as usize;
     let planes = spec.fabric.planes as usize;
     let routes = fabric.routes();
-    let mut endpoints: Vec<Endpoint> =
-        environments(spec, &fabric).map(|environment| Endpoint::new(&spec.transport, environment)).collect();
+    let mut endpoints = Endpoint::of_hosts(&spec.transport, environments(spec, &fabric));
     check_operations(spec, &program, &endpoints)?;
     register(spec, &data, &mut endpoints)?;
     let connections = connect(spec, &program, &mut endpoints);

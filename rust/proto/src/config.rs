@@ -9,7 +9,7 @@ use crate::transport::rocev2::settings::LONGEST_TIMER;
 
 /// What an endpoint is told of its place in the world: a NIC knows its ports, and is configured
 /// with a base round trip time as NICs of this class are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// This host.
     pub host: HostId,

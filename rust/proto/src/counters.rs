@@ -1,20 +1,21 @@
 //! What an endpoint counts. All are totals since the start.
 
-/// Event totals of one endpoint.
+/// Event totals of one endpoint. What each packet adds to is first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Counters {
     /// Data packets handed to a port, first sends and resends.
     pub data_packets: u64,
-    /// Data packets sent again.
-    pub resent: u64,
     /// Acknowledgements handed to a port, NAKs included.
     pub acks: u64,
-    /// Data packets received whose segment had arrived before.
-    pub duplicates: u64,
     /// Segments placed, and their bytes.
     pub placed: u64,
     /// Payload bytes placed.
     pub placed_bytes: u64,
+    /// Data packets sent again.
+    pub resent: u64,
+    /// Data packets received whose segment had arrived before.
+    pub duplicates: u64,
     /// Expiries of a retransmission timer (RoCEv2) or of a path's last-resort timer.
     pub timeouts: u64,
     /// Packets declared lost because a later one of their path arrived.

@@ -1,7 +1,7 @@
 //! The endpoint of one host: verbs above, packets below. It checks what users post, owns the
 //! registered regions, and hands the rest to its transport.
 
-use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rkey, Time};
+use metaroce_wire::{Body, ConnId, Envelope, HostId, Opcode, Packet, PlaneId, Rkey, Time, prefetch};
 
 use crate::config::{Environment, TransportConfig};
 use crate::counters::Counters;
@@ -13,10 +13,11 @@ use crate::verbs::{Access, Atomic, Completion, Placement, PostError, ReceiveRequ
 
 /// One host's end of all its connections. The crate documentation gives the driving contract.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Endpoint {
+    transport: AnyTransport,
     regions: Regions,
     connections: u32,
-    transport: AnyTransport,
 }
 
 impl Endpoint {
@@ -28,6 +29,22 @@ impl Endpoint {
             TransportConfig::Mrc(config) => AnyTransport::Mrc(Mrc::new(config, environment)),
         };
         Endpoint { regions: Regions::default(), connections: 0, transport }
+    }
+
+    /// Endpoints like [`Endpoint::new`] for many hosts, which share what is the same for all of them.
+    pub fn of_hosts(config: &TransportConfig, environments: impl Iterator<Item = Environment>) -> Vec<Endpoint> {
+        let mut endpoints: Vec<Endpoint> = Vec::with_capacity(environments.size_hint().0);
+        for environment in environments {
+            let endpoint = match endpoints.last().map(|last| &last.transport) {
+                Some(AnyTransport::MetaRoce(last)) => {
+                    let transport = AnyTransport::MetaRoce(last.beside(environment));
+                    Endpoint { regions: Regions::default(), connections: 0, transport }
+                }
+                _ => Endpoint::new(config, environment),
+            };
+            endpoints.push(endpoint);
+        }
+        endpoints
     }
 
     /// Registers `[offset, offset + len)` of this host's memory for local use, and for what `access`
@@ -184,6 +201,14 @@ impl Endpoint {
     /// Connections with unfinished requests, and why.
     pub fn stuck(&self) -> Vec<Stuck> {
         each!(&self.transport, t => t.stuck())
+    }
+
+    /// Hints the processor at the lines of the endpoint itself, before [`Stage`].
+    #[inline]
+    pub fn prefetch_self(&self) {
+        prefetch(&self.transport);
+        prefetch(&self.regions);
+        each!(&self.transport, t => t.prefetch_self());
     }
 
     /// Hints the processor at the state that a packet with this body will touch.

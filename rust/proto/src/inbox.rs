@@ -38,20 +38,22 @@ impl InMessage {
 
 const UNSEEN: u32 = u32::MAX;
 
+/// What a packet reads is first, in one cache line.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct InStream {
     /// Number of `messages[0]`: all before are complete.
     base: u32,
-    messages: VecDeque<InMessage>,
-    /// Requests that wait for their turn, by number; their addresses are those of our memory.
-    pending: BTreeMap<u32, Request>,
     /// Index of `receives[0]`.
     receive_base: u32,
-    receives: VecDeque<ReceiveRequest>,
     /// The first message that was refused for good, and why: earlier ones still complete.
     failed: Option<(u32, Verdict)>,
     /// The receive of that message has been reported.
     told: bool,
+    messages: VecDeque<InMessage>,
+    receives: VecDeque<ReceiveRequest>,
+    /// Requests that wait for their turn, by number; their addresses are those of our memory.
+    pending: BTreeMap<u32, Request>,
 }
 
 /// Messages of one connection on their way in.

@@ -9,6 +9,7 @@
 mod lanes;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::offset_of;
 
 use metaroce_wire::{HostId, Opcode, Request, Rkey, Segment, StreamId};
 
@@ -17,10 +18,13 @@ use crate::bitmap::Arrived;
 use crate::inbox::Placed;
 use crate::verbs::{CompletionStatus, Placement, WorkRequest};
 
-/// A message being sent. One of a stream that has failed has no packets.
+/// A message being sent. One of a stream that has failed has no packets. What a packet reads is in one cache line, up to
+/// [`WorkRequest::len`].
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 struct OutMessage {
-    request: WorkRequest,
+    /// Bytes that its packets carry.
+    carried: u64,
     /// Message of the same lane that is sent next.
     next: u32,
     /// Number on its stream.
@@ -30,9 +34,10 @@ struct OutMessage {
     packets: u32,
     /// Packets not acknowledged, and one more for an answer that is not here.
     unacked: u32,
-    /// Bytes that its packets carry.
-    carried: u64,
+    request: WorkRequest,
 }
+
+const _: () = assert!(offset_of!(OutMessage, request) + offset_of!(WorkRequest, len) == 64);
 
 impl OutMessage {
     /// Bytes that it sends, if it is sent.
@@ -61,7 +66,9 @@ struct Answer {
     arrived: Arrived,
 }
 
+/// What a packet reads is first, in one cache line.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 struct OutStream {
     lane: Lane,
     next_sequence: u32,
@@ -351,7 +358,7 @@ impl Outbox {
         Segment {
             address: request.remote,
             source: request.local + offset,
-            message_len: request.len,
+            message_len: message.carried,
             message: message.sequence,
             packet: piece.packet,
             len: message.payload_len(piece.packet, self.mtu()) as u16,

@@ -7,32 +7,33 @@ use thiserror::Error;
 
 use crate::outbox::Ended;
 
-/// A request to transfer one message, or to fetch one.
+/// A request to transfer one message, or to fetch one. What each packet of it says is first.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct WorkRequest {
     /// Name given back by the completion.
     pub wr_id: u32,
-    /// Any but `Response` and `Probe`.
-    pub opcode: Opcode,
-    /// Ordered stream of the connection.
-    pub stream: StreamId,
-    /// Offset in local registered memory: of what is sent, or of where the answer goes.
-    pub local: u64,
-    /// Bytes; 8 for an atomic, 0 for a flush.
-    pub len: u64,
-    /// Offset in the peer's region. Send and Flush: unused.
-    pub remote: u64,
     /// Key of the peer's region. Send and Flush: unused.
     pub rkey: Rkey,
+    /// Offset in local registered memory: of what is sent, or of where the answer goes.
+    pub local: u64,
+    /// Offset in the peer's region. Send and Flush: unused.
+    pub remote: u64,
     /// WriteImm: handed to the peer with the completion of its receive.
     pub imm: u32,
+    /// Ordered stream of the connection.
+    pub stream: StreamId,
+    /// Any but `Response` and `Probe`.
+    pub opcode: Opcode,
+    /// No completion if it succeeds.
+    pub unsignaled: bool,
+    /// Bytes; 8 for an atomic, 0 for a flush.
+    pub len: u64,
     /// CompareSwap: compare, swap. FetchAdd: addend.
     pub operands: [u64; 2],
     /// Starts only when all earlier Reads and atomics of the stream are answered; a fenced Read also
     /// sees all earlier Writes.
     pub fence: bool,
-    /// No completion if it succeeds.
-    pub unsignaled: bool,
 }
 
 /// A posted receive: where the next Send of a stream lands.
@@ -228,22 +229,33 @@ struct Region {
 
 /// Registered memory of an endpoint: regions of one flat address space, checked per packet (F1).
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub struct Regions {
-    regions: Vec<Region>,
+    /// Region 0. Most hosts have no other: no way to the heap for each packet.
+    first: Option<Region>,
+    others: Vec<Region>,
 }
 
 impl Regions {
     /// Registers `[offset, offset + len)` and names it.
     pub fn register(&mut self, offset: u64, len: u64, access: Access) -> Rkey {
-        self.regions.push(Region { base: offset, len, access });
-        Rkey(self.regions.len() as u32 - 1)
+        let region = Region { base: offset, len, access };
+        if self.first.is_none() {
+            self.first = Some(region);
+            return Rkey(0);
+        }
+        self.others.push(region);
+        Rkey(self.others.len() as u32)
     }
 
     /// The address of `[offset, offset + len)` of region `rkey`, if all of it is inside and peers may
     /// do `what` there.
     #[inline]
     pub fn resolve(&self, rkey: Rkey, offset: u64, len: u64, what: Access) -> Option<u64> {
-        let region = self.regions.get(rkey.index())?;
+        let region = match rkey.index() {
+            0 => self.first.as_ref()?,
+            other => self.others.get(other - 1)?,
+        };
         // [I2]
         let inside = offset <= region.len && len <= region.len - offset;
         (inside && region.access.allows(what)).then(|| region.base + offset)
@@ -252,11 +264,11 @@ impl Regions {
     /// Whether the address range lies in a registered region.
     pub fn covers(&self, address: u64, len: u64) -> bool {
         let inside = |r: &Region| address >= r.base && address - r.base <= r.len && len <= r.len - (address - r.base);
-        self.regions.iter().any(inside)
+        self.first.iter().chain(&self.others).any(inside)
     }
 
     /// Bytes registered in all.
     pub fn registered(&self) -> u64 {
-        self.regions.iter().map(|r| r.len).sum()
+        self.first.iter().chain(&self.others).map(|r| r.len).sum()
     }
 }

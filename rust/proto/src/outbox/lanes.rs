@@ -121,15 +121,20 @@ impl Outbox {
         self.turn != NONE
     }
 
-    /// Hints the processor at the message that [`Outbox::next_piece`] will cut.
+    /// Hints the processor at the stream, and at the message, that [`Outbox::next_piece`] will most likely cut: those
+    /// of the last one, of which nothing outside the outbox is looked at.
     #[inline]
     pub fn prefetch_next(&self) {
-        let first = match self.next_lane() {
-            None => return,
-            Some(ANSWERS) => self.answers.first,
-            Some(lane) => self.streams[lane as usize - 1].lane.first,
-        };
-        self.messages.get(first.wrapping_sub(self.base) as usize).map(prefetch).unwrap_or_default();
+        if let Some(stream) = self.streams.get((self.turn as usize).wrapping_sub(1)) {
+            prefetch(stream);
+            self.prefetch_oldest();
+        }
+    }
+
+    /// Hints the processor at the message that will be complete first, most likely.
+    #[inline]
+    pub fn prefetch_oldest(&self) {
+        self.messages.front().map(prefetch).unwrap_or_default();
     }
 
     /// Takes messages that have failed out of a lane that is in the ring.

@@ -35,11 +35,12 @@ pub struct Stuck {
 /// State that is asked for ahead of a packet, in this order, since each leads to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The connection.
+    /// The connection, or the queues of a port.
     Connection,
-    /// Its path, and its stream or next message.
+    /// Its path, and its stream or next message; or the connection whose turn it is at a port.
     Path,
-    /// The packet in flight that is acknowledged, or the message that is arriving.
+    /// The packet in flight that is acknowledged, or the message that is arriving; or the path and the stream of what
+    /// is sent.
     Message,
 }
 
@@ -111,6 +112,8 @@ pub trait Transport {
     fn counters(&self) -> &Counters;
     /// Connections with unfinished requests.
     fn stuck(&self) -> Vec<Stuck>;
+    /// Hints the processor at the transport's own lines behind the first; no effect on results.
+    fn prefetch_self(&self) {}
     /// Hints the processor at the state that a packet with this body will touch; no effect on
     /// results.
     fn prefetch(&self, _body: &Body, _stage: Stage) {}
@@ -134,8 +137,9 @@ pub(crate) fn give_up(
     completions.extend(receives.map(|r| Completion::of_receive(id, &r, CompletionStatus::Flushed)));
 }
 
-/// One of the transports.
+/// One of the transports. The tag is first, in the line that the transport begins.
 #[derive(Debug)]
+#[repr(u8)]
 #[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss a packet, and hosts are few")]
 pub enum AnyTransport {
     /// MetaRoCE-style.

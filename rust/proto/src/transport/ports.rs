@@ -2,26 +2,79 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::{Packet, PlaneId};
+use metaroce_wire::{Packet, PlaneId, prefetch};
 
 /// Queues of the ports, one a plane, of a transport whose connections use every plane.
 #[derive(Debug)]
 pub struct Ports {
-    ports: Vec<Port>,
+    ports: Box<[Port]>,
     /// Bit p: port p may have something to send. Set while a queue of it holds something.
     open: u32,
 }
 
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct Port {
     /// Connections with something to send.
-    ready: VecDeque<u32>,
+    ready: Turns,
     control: VecDeque<Packet>,
+}
+
+const _: () = assert!(size_of::<Port>() == 64, "a port is one cache line");
+
+/// A queue whose front is in place: of one that never has two, nothing is on the heap.
+#[derive(Clone, Debug, Default)]
+struct Turns {
+    first: u32,
+    len: u32,
+    /// Where in `others` the second is.
+    head: u32,
+    /// A ring; its length is a power of two, or 0.
+    others: Box<[u32]>,
+}
+
+impl Turns {
+    #[inline]
+    fn front(&self) -> Option<u32> {
+        (self.len > 0).then_some(self.first)
+    }
+
+    #[inline]
+    fn push_back(&mut self, id: u32) {
+        if self.len == 0 {
+            self.first = id;
+        } else {
+            if self.len as usize > self.others.len() {
+                self.grow();
+            }
+            let mask = self.others.len() - 1;
+            self.others[(self.head + self.len - 1) as usize & mask] = id;
+        }
+        self.len += 1;
+    }
+
+    #[inline]
+    fn pop_front(&mut self) {
+        if self.len > 1 {
+            self.first = self.others[self.head as usize];
+            self.head = (self.head + 1) & (self.others.len() as u32 - 1);
+        }
+        self.len = self.len.saturating_sub(1);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        let mut others = self.others.to_vec();
+        others.rotate_left(self.head as usize);
+        others.resize((2 * others.len()).max(4), 0);
+        (self.others, self.head) = (others.into(), 0);
+    }
 }
 
 impl Ports {
     pub fn new(planes: usize) -> Ports {
-        Ports { ports: vec![Port::default(); planes], open: 0 }
+        Ports { ports: vec![Port::default(); planes].into(), open: 0 }
     }
 
     pub fn push_control(&mut self, plane: PlaneId, packet: Packet) {
@@ -57,16 +110,16 @@ impl Ports {
     /// The same to look at.
     #[inline]
     pub fn peek_ready(&self, plane: PlaneId) -> Option<usize> {
-        self.ports[plane.index()].ready.front().map(|&id| id as usize)
+        self.ports[plane.index()].ready.front().map(|id| id as usize)
     }
 
     /// The connection whose turn it was has sent: to the end of the queue.
     #[inline]
     pub fn rotate(&mut self, plane: PlaneId) {
         let ready = &mut self.ports[plane.index()].ready;
-        if ready.len() > 1
-            && let Some(first) = ready.pop_front()
-        {
+        if ready.len > 1 {
+            let first = ready.first;
+            ready.pop_front();
             ready.push_back(first);
         }
     }
@@ -75,6 +128,12 @@ impl Ports {
     #[inline]
     pub fn leave(&mut self, plane: PlaneId) {
         self.ports[plane.index()].ready.pop_front();
+    }
+
+    /// Hints the processor at the queues of a port.
+    #[inline]
+    pub fn prefetch(&self, plane: PlaneId) {
+        self.ports.get(plane.index()).map(prefetch).unwrap_or_default();
     }
 
     /// See [`super::Transport::ports_ready`].

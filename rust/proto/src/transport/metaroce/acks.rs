@@ -77,9 +77,9 @@ impl MetaRoce {
     /// A Send found no receive: later again, less and less often, and not for ever.
     fn wait_for_receiver(&mut self, now: Time, id: usize, sent: &Sent) {
         // [F2.send-waits-for-receive]
-        let doubled = |attempt: u32| self.shared.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
+        let doubled = |attempt: u32| self.shared.common.config.rnr_delay_ps << attempt.min(RNR_DOUBLINGS);
         let waited: u64 = (0..u32::from(sent.attempts)).map(doubled).fold(0, u64::saturating_add);
-        if waited >= self.shared.config.dead_after_ps || sent.attempts == u8::MAX {
+        if waited >= self.shared.common.config.dead_after_ps || sent.attempts == u8::MAX {
             self.fail(id, CompletionStatus::RnrRetryExceeded);
             return;
         }
@@ -143,7 +143,7 @@ impl Shared {
                 k < SACK_BITS && ack.sack[(k >> 5) as usize] >> (k & 31) & 1 == 1
             };
             // [F6.gap-threshold]
-            if !arrived && !newest && behind <= i64::from(self.config.gap_threshold) {
+            if !arrived && !newest && behind <= i64::from(self.common.config.gap_threshold) {
                 // It may still be on its way, on a fabric that reorders inside a path.
                 break;
             }
@@ -159,7 +159,7 @@ impl Shared {
                 // A path is FIFO: a later number has arrived, so this one is lost (F6).
                 lost += 1;
                 let plane = connection.paths[index].plane as usize;
-                connection.lose(&sent, plane, self.config.same_path_attempts);
+                connection.lose(&sent, plane, self.common.config.same_path_attempts);
             }
         }
         ((acked, bytes), lost, refused)
@@ -188,18 +188,18 @@ impl Shared {
             self.note_losses(now, (id, index), path, lost);
         }
         let (max_pps, ce) = (ack.max_pps, ack.ce_count);
-        path.on_ack(&self.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
+        path.on_ack(&self.common.controller, Acked { packets, bytes, max_pps, ce, rtt, paths });
         let (resized, bit, unmarked) = (path.cwnd, path.bit, path.marks() == marks);
         if resized != window {
             connection.resize(plane, window, resized);
         }
-        if self.shape.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < RECYCLED {
+        if self.common.shape.spray == Spray::Recycled && unmarked && connection.recycled[plane].len() < RECYCLED {
             connection.recycled[plane].push_back(bit);
         }
         if ack.verdict == Verdict::Placed {
             connection.last_progress = now;
         }
-        connection.refresh_open(index, &self.shape);
+        connection.refresh_open(index, &self.common.shape);
         self.wake_after(id, connection, plane, lost > 0);
         nearer
     }
@@ -208,8 +208,8 @@ impl Shared {
     #[inline(never)]
     fn note_losses(&mut self, now: Time, (id, index): (usize, usize), path: &mut SendPath, lost: u64) {
         self.counters.gap_detections += lost;
-        path.on_loss(&self.controller);
-        self.lossy_until = now + Time(LOSSY_RTTS * self.shape.base_rtt.0);
+        path.on_loss(&self.common.controller);
+        self.lossy_until = now + Time(LOSSY_RTTS * self.common.shape.base_rtt.0);
         self.counts.count(id, index, |c| c.lost_gap += lost);
     }
 
@@ -251,14 +251,14 @@ impl Shared {
     #[inline(always)]
     fn land_serial(&mut self, now: Time, id: usize, connection: &mut Connection, serial: u32) {
         let Some(slot) = self.flight.by_serial(&connection.order, serial) else { return };
-        let sent = connection.land_aside(now, &mut self.flight, slot, &self.shape);
+        let sent = connection.land_aside(now, &mut self.flight, slot, &self.common.shape);
         landed(ConnId(id as u32), connection, &sent, &mut self.completions);
     }
 
     /// Lets the connection back into the ready queues that it left for want of window.
     #[inline]
     fn wake_after(&mut self, id: usize, connection: &mut Connection, plane: usize, lost: bool) {
-        let mut planes = connection.unblocked(self.shape.mtu);
+        let mut planes = connection.unblocked(self.common.shape.mtu);
         if lost {
             planes |= if connection.resend_anywhere.is_empty() { 1 << plane } else { self.all_planes() };
         }
@@ -284,18 +284,19 @@ impl Shared {
 
     #[inline(never)]
     fn grant(&self, connection: &mut Connection, hint: RateHint) {
-        let mtu = u64::from(self.shape.mtu);
+        let mtu = u64::from(self.common.shape.mtu);
         let Some(rate) = hint.decode() else {
-            (connection.granted, connection.pace) = (self.window_cap, 0);
+            (connection.granted, connection.pace) = (self.common.window_cap, 0);
             return;
         };
-        let headroom = self.shape.base_rtt.0 / 100 * u64::from(self.config.hint_headroom_percent);
+        let headroom = self.common.shape.base_rtt.0 / 100 * u64::from(self.common.config.hint_headroom_percent);
         let Bytes(granted) = rate.bytes_in(Time(connection.least_rtt.0 + headroom));
         // Less than a packet a round trip cannot be said by a window: one packet at a time, paced.
         let small = granted < mtu;
         // [F8.hint-as-window] [F8.incast-in-two-rtts]
-        connection.granted = if small { mtu } else { (granted + mtu).min(self.window_cap) };
-        connection.pace = if small || self.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
+        connection.granted = if small { mtu } else { (granted + mtu).min(self.common.window_cap) };
+        connection.pace =
+            if small || self.common.config.hints == Hints::Pace { rate.time_for(Bytes(mtu)).0 } else { 0 };
     }
 }
 

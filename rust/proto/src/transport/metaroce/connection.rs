@@ -22,7 +22,7 @@ pub const MAX_PLANES: usize = 8;
 pub const MAX_PATHS: usize = u64::BITS as usize;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Multiplier of the hash that draws source ports.
 const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -118,17 +118,16 @@ pub struct Connection {
     pub granted: u64,
     pub hint_at: Time,
 
-    /// What of ours is known to be placed.
-    pub landed: Serials,
     pub last_progress: Time,
     /// Least round trip seen.
     pub least_rtt: Time,
+    /// What of ours is known to be placed.
+    pub landed: Serials,
     /// What the next acknowledgement reports if nothing else sets it off.
     pub pending: Report,
-    /// Acknowledgements sent.
-    pub acks: u32,
-    /// Connections of the peer.
-    pub crowd: u32,
+    /// `peer`, `remote`, `hash` and `failed` once more, for the receiving half.
+    pub back: (HostId, ConnId, u32),
+    pub closed: bool,
     /// Packets placed since the last acknowledgement.
     pub untold: u8,
 
@@ -136,6 +135,8 @@ pub struct Connection {
     pub ledgers: Box<[PathLedger]>,
     /// What of the peer's packets was placed.
     pub placed: Serials,
+    /// Acknowledgements sent.
+    pub acks: u32,
     pub inbox: Inbox,
 
     /// When the next packet may leave, where there is a pace.
@@ -150,19 +151,20 @@ pub struct Connection {
     pub recycled: Box<[VecDeque<u8>]>,
     /// What was unfinished when the connection failed.
     pub abandoned: Option<(StreamId, u64)>,
+    /// Connections of the peer.
+    pub crowd: u32,
 }
 
 /// The groups of [`Connection`] begin at cache lines.
 const _: () = {
     assert!(offset_of!(Connection, order) == LINE && offset_of!(Connection, planes) == 2 * LINE);
-    assert!(offset_of!(Connection, outbox) == 4 * LINE && offset_of!(Connection, landed) == 6 * LINE);
+    assert!(offset_of!(Connection, outbox) == 4 * LINE && offset_of!(Connection, last_progress) == 6 * LINE);
     assert!(offset_of!(Connection, ledgers) == 7 * LINE && offset_of!(Connection, paced_until) == 8 * LINE);
 };
 
 /// What a new connection needs to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    pub host: HostId,
     pub mtu: u32,
     pub planes: usize,
     pub paths_per_plane: usize,
@@ -190,14 +192,16 @@ impl Shape {
 }
 
 impl Connection {
-    pub fn new(shape: &Shape, peer: HostId) -> Connection {
-        let hash = Envelope::address_hash(shape.host, peer);
+    pub fn new(shape: &Shape, host: HostId, peer: HostId) -> Connection {
+        let hash = Envelope::address_hash(host, peer);
         let all_open = if shape.paths_per_plane == MAX_PATHS { u64::MAX } else { (1 << shape.paths_per_plane) - 1 };
         Connection {
             peer,
             remote: ConnId(u32::MAX),
             hash,
+            back: (peer, ConnId(u32::MAX), hash),
             failed: false,
+            closed: false,
             abandoned: None,
             in_flight: 0,
             window: shape.start_window,
@@ -495,12 +499,13 @@ impl Connection {
         prefetch(&self.planes);
         prefetch(&self.outbox);
         prefetch(&self.hint_at);
+        prefetch(&self.last_progress);
     }
 
     /// Asks for the lines that receiving touches.
     #[inline]
     pub fn prefetch_receiver(&self) {
-        prefetch(&self.pending);
+        prefetch(&self.last_progress);
         prefetch(&self.ledgers);
     }
 
@@ -518,7 +523,6 @@ mod tests {
     use super::*;
 
     const SHAPE: Shape = Shape {
-        host: HostId(0),
         mtu: 4096,
         planes: 4,
         paths_per_plane: 4,
@@ -535,12 +539,12 @@ mod tests {
     /// On 4 planes. A path costs what its [`SendPath`] and [`PathLedger`] take, and only where it is used.
     #[test]
     fn a_connection_with_one_stream_takes_1000_bytes_and_a_path_64_here_and_32_there() {
-        let mut connection = Connection::new(&SHAPE, HostId(1));
+        let mut connection = Connection::new(&SHAPE, HostId(0), HostId(1));
         assert!(connection.paths.is_empty() && connection.ledgers.is_empty() && connection.recycled.is_empty());
         let lists = size_of_val(&*connection.resend);
         let out = connection.outbox.bytes_with_stream(StreamId(0));
         let within = connection.inbox.bytes_with_stream(StreamId(0));
-        assert_eq!((size_of::<Connection>(), lists, out, within), (640, 128, 120, 112));
+        assert_eq!((size_of::<Connection>(), lists, out, within), (640, 128, 128, 128));
         assert!(size_of::<Connection>() + lists + out + within <= 1024);
         assert_eq!((size_of::<SendPath>(), size_of::<PathLedger>()), (64, 32));
     }

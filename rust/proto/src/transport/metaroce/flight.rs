@@ -13,8 +13,9 @@ use crate::outbox::Piece;
 /// No slot.
 pub const NIL: u32 = u32::MAX;
 
-/// A packet in flight.
+/// A packet in flight: half a cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 pub struct Sent {
     pub piece: Piece,
     pub pps: u32,
@@ -30,6 +31,8 @@ pub struct Sent {
     /// Times this piece has been sent before.
     pub attempts: u8,
 }
+
+const _: () = assert!(size_of::<Sent>() == 32);
 
 impl Sent {
     /// An entry that is in no list yet.
@@ -77,6 +80,12 @@ impl Order {
     pub fn next_serial(&self) -> u32 {
         self.base.wrapping_add(self.sends.len() as u32)
     }
+
+    /// Hints the processor at the entry of a packet.
+    #[inline]
+    pub fn prefetch(&self, serial: u32) {
+        self.sends.get(serial.wrapping_sub(self.base) as usize).map(prefetch).unwrap_or_default();
+    }
 }
 
 /// A packet that waits for its acknowledgement.
@@ -109,6 +118,20 @@ impl Flight {
     #[inline]
     pub fn prefetch(&self, slot: u32) {
         self.slots.get(slot as usize).map(prefetch).unwrap_or_default();
+    }
+
+    /// Hints the processor at the slot of the packet with this serial.
+    #[inline]
+    pub fn prefetch_serial(&self, order: &Order, serial: u32) {
+        if let Some(send) = order.sends.get(serial.wrapping_sub(order.base) as usize) {
+            self.prefetch(send.slot);
+        }
+    }
+
+    /// Hints the processor at the slot that the next packet takes.
+    #[inline]
+    pub fn prefetch_free(&self) {
+        self.prefetch(self.free);
     }
 
     /// A new entry at the end of both lists.

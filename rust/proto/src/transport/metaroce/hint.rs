@@ -5,7 +5,7 @@
 //! what nobody asked for dealt out evenly on top, so that a sender with little to send never holds
 //! bandwidth idle. While a crowd arrives, its members get an equal part among all that may be coming for a round. The shares granted at one time never add up to more than the target.
 
-use metaroce_wire::{Bytes, Rate, RateHint, Time};
+use metaroce_wire::{Bytes, Rate, RateHint, Time, prefetch};
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
@@ -34,22 +34,23 @@ pub const CROWD: u64 = SILENT_ROUNDS;
 
 /// Shares of one receiver.
 #[derive(Debug)]
+#[repr(C)]
 pub struct FairShare {
-    capacity: Rate,
+    senders: Vec<Sender>,
+    round_end: Time,
+    /// How long a sender stays known.
+    silence: Time,
+    dirty: bool,
     /// Length of a full packet, bytes.
     packet: u32,
     round: Time,
-    round_end: Time,
-    dirty: bool,
-    senders: Vec<Sender>,
+    capacity: Rate,
     active: Vec<u32>,
     /// Reused by the water-filling: (cap, sender).
     caps: Vec<(u64, u32)>,
     /// Senders that were not known and came: in this round, and in the one before; and when this one began.
     joined: (u32, u32),
     joining_since: Time,
-    /// How long a sender stays known.
-    silence: Time,
 }
 
 impl FairShare {
@@ -80,6 +81,12 @@ impl FairShare {
             position: IDLE,
             hint: RateHint::NONE,
         });
+    }
+
+    /// Hints the processor at a sender.
+    #[inline]
+    pub fn prefetch(&self, sender: usize) {
+        self.senders.get(sender).map(prefetch).unwrap_or_default();
     }
 
     // [F8.hint-is-share]

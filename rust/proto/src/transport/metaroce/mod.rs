@@ -21,12 +21,14 @@ pub(crate) mod settings;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::mem::offset_of;
+use std::sync::Arc;
 
 use metaroce_wire::{
     Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Request, Time, lengths, prefetch,
 };
 
-use self::connection::{Connection, MAX_PATHS, MAX_PLANES, Shape};
+use self::connection::{Connection, LINE, MAX_PATHS, MAX_PLANES, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
 use self::ledger::SACK_BITS;
@@ -52,42 +54,67 @@ const LEAST_FIRST_WINDOW: u64 = 2;
 
 /// State of one endpoint.
 #[derive(Debug)]
+#[repr(C)]
 pub struct MetaRoce {
     connections: Vec<Connection>,
     shared: Shared,
 }
 
-/// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once.
+/// What the connections of an endpoint share: apart from them, so that the packet path borrows a connection once. The
+/// order of the fields is that of use, a cache line a group: all three of sending, receiving and acknowledgements take
+/// the first four, receiving the shares as well.
 #[derive(Debug)]
+#[repr(C)]
 struct Shared {
+    common: Arc<Common>,
+    ports: Ports,
+
+    /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of
+    /// its acknowledgements it is; void once that has left.
+    delayed: VecDeque<(Time, u32, u32)>,
+    atomics: VecDeque<Atomic>,
+
+    completions: VecDeque<Completion>,
+    flight: Flight,
+
+    /// The first entry of `timers`.
+    next_timer: Time,
+    host: HostId,
+    counters: Counters,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// Packets get lost these days, on whatever connection.
+    lossy_until: Time,
+
+    shares: FairShare,
+    /// Requests whose turn has come while a packet is handled; empty in between.
+    released: Vec<Request>,
+    counts: PathTable,
+}
+
+/// The groups of [`Shared`] begin at cache lines, where a transport begins one and its tag comes before it.
+const _: () = {
+    const fn at(offset: usize) -> usize {
+        size_of::<u64>() + offset_of!(MetaRoce, shared) + offset
+    }
+    assert!(at(offset_of!(Shared, delayed)) == LINE && at(offset_of!(Shared, completions)) == 2 * LINE);
+    assert!(at(offset_of!(Shared, next_timer)) == 3 * LINE && at(offset_of!(Shared, shares)) == 6 * LINE);
+};
+
+/// What is the same at all hosts of one place in the world, and so in the cache once.
+#[derive(Debug)]
+struct Common {
     config: MetaRoceConfig,
+    /// Of the first such host.
+    environment: Environment,
     shape: Shape,
     /// Largest connection window, bytes.
     window_cap: u64,
     hint_life: u64,
-    /// Packets get lost these days, on whatever connection.
-    lossy_until: Time,
     controller: Controller,
-    flight: Flight,
-    shares: FairShare,
-    ports: Ports,
-    /// The first entry of `timers`.
-    next_timer: Time,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
-    /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of
-    /// its acknowledgements it is; void once that has left.
-    delayed: VecDeque<(Time, u32, u32)>,
-    /// Requests whose turn has come while a packet is handled; empty in between.
-    released: Vec<Request>,
-    completions: VecDeque<Completion>,
-    atomics: VecDeque<Atomic>,
-    counters: Counters,
-    counts: PathTable,
 }
 
-impl MetaRoce {
-    /// An endpoint at the place that `environment` describes.
-    pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
+impl Common {
+    fn new(config: &MetaRoceConfig, environment: Environment) -> Common {
         let planes = environment.ports.len().min(MAX_PLANES);
         let total = Rate(environment.ports.iter().map(|r| r.0).sum());
         let widest = environment.ports.iter().max().copied().unwrap_or_default();
@@ -119,7 +146,6 @@ impl MetaRoce {
         let window_cap = (bdp * u64::from(config.window_cap_percent) / 100).max(mtu);
         let start = (bdp * u64::from(config.start_window_percent) / 100).max(mtu);
         let shape = Shape {
-            host: environment.host,
             mtu: config.mtu,
             planes,
             paths_per_plane,
@@ -133,16 +159,38 @@ impl MetaRoce {
             start_window: if config.hints == Hints::Off { window_cap } else { start },
             rate: total,
         };
-        let target = Rate(total.0 / 100 * u64::from(config.hint_target_percent));
+        let hint_life = u64::from(config.hint_life_rtts) * environment.base_rtt.0;
+        Common { config: config.clone(), environment, shape, window_cap, hint_life, controller }
+    }
+}
+
+impl MetaRoce {
+    /// An endpoint at the place that `environment` describes.
+    pub fn new(config: &MetaRoceConfig, environment: Environment) -> MetaRoce {
+        let host = environment.host;
+        MetaRoce::at(host, Arc::new(Common::new(config, environment)))
+    }
+
+    /// Another endpoint of the same configuration, which shares with this one what is the same.
+    pub fn beside(&self, environment: Environment) -> MetaRoce {
+        let common = &self.shared.common;
+        let like = Environment { host: common.environment.host, ..environment.clone() };
+        if like == common.environment {
+            MetaRoce::at(environment.host, common.clone())
+        } else {
+            MetaRoce::new(&common.config, environment)
+        }
+    }
+
+    fn at(host: HostId, common: Arc<Common>) -> MetaRoce {
+        let Common { config, shape, .. } = &*common;
+        let target = Rate(shape.rate.0 / 100 * u64::from(config.hint_target_percent));
         let shared = Shared {
-            shape,
-            window_cap,
+            host,
             lossy_until: Time::ZERO,
-            hint_life: u64::from(config.hint_life_rtts) * environment.base_rtt.0,
-            controller,
             flight: Flight::new(),
-            shares: FairShare::new(target, config.mtu, environment.base_rtt),
-            ports: Ports::new(planes),
+            shares: FairShare::new(target, config.mtu, shape.base_rtt),
+            ports: Ports::new(shape.planes),
             next_timer: Time::NEVER,
             timers: BinaryHeap::new(),
             delayed: VecDeque::new(),
@@ -151,7 +199,7 @@ impl MetaRoce {
             atomics: VecDeque::new(),
             counters: Counters::default(),
             counts: PathTable::default(),
-            config: config.clone(),
+            common,
         };
         MetaRoce { connections: Vec::new(), shared }
     }
@@ -181,14 +229,14 @@ impl MetaRoce {
         self.shared.arm(id, &mut self.connections[id], due);
     }
 
-    const fn all_planes(&self) -> u8 {
+    fn all_planes(&self) -> u8 {
         self.shared.all_planes()
     }
 }
 
 impl Shared {
-    const fn all_planes(&self) -> u8 {
-        ((1u16 << self.shape.planes) - 1) as u8
+    fn all_planes(&self) -> u8 {
+        ((1u16 << self.common.shape.planes) - 1) as u8
     }
 
     #[inline]
@@ -210,21 +258,22 @@ impl Shared {
 
 impl Transport for MetaRoce {
     fn connect(&mut self, peer: HostId) -> ConnId {
-        self.connections.push(Connection::new(&self.shared.shape, peer));
+        self.connections.push(Connection::new(&self.shared.common.shape, self.shared.host, peer));
         self.shared.shares.add_sender();
         ConnId(self.connections.len() as u32 - 1)
     }
 
     fn bind(&mut self, connection: ConnId, remote: ConnId) {
-        self.connections[connection.index()].remote = remote;
+        let connection = &mut self.connections[connection.index()];
+        (connection.remote, connection.back.1) = (remote, remote);
     }
 
     // [F8.small-start]
     fn crowd(&mut self, connection: ConnId, size: u32) {
-        if self.shared.config.hints == Hints::Off {
+        if self.shared.common.config.hints == Hints::Off {
             return;
         }
-        let start = self.shared.shape.start_window(size);
+        let start = self.shared.common.shape.start_window(size);
         let connection = &mut self.connections[connection.index()];
         (connection.crowd, connection.window, connection.granted) = (size, start, start);
     }
@@ -246,8 +295,8 @@ impl Transport for MetaRoce {
             state.last_progress = now;
         }
         // Else they are made when it is its turn to send: of thousands that wait, few have sent yet.
-        if state.paths.is_empty() && (self.shared.config.denied_planes != 0 || self.shared.counts.is_kept()) {
-            state.open_paths(&self.shared.shape, &self.shared.config);
+        if state.paths.is_empty() && (self.shared.common.config.denied_planes != 0 || self.shared.counts.is_kept()) {
+            state.open_paths(&self.shared.common.shape, &self.shared.common.config);
         }
         if state.outbox.post(request).is_none() {
             let completions = &mut self.shared.completions;
@@ -366,19 +415,27 @@ impl Transport for MetaRoce {
     }
 
     #[inline]
+    fn prefetch_self(&self) {
+        prefetch(&self.shared.delayed);
+        prefetch(&self.shared.completions);
+        prefetch(&self.shared.next_timer);
+    }
+
+    #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        if stage == Stage::Connection {
+            return self.shared.ports.prefetch(plane);
+        }
         let front = self.shared.ports.peek_ready(plane);
         let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
-        match stage {
-            Stage::Connection => connection.prefetch_sender(),
-            Stage::Path => {
-                let index =
-                    plane.index() * self.shared.shape.paths_per_plane + connection.next_path[plane.index()] as usize;
-                connection.paths.get(index).map(prefetch).unwrap_or_default();
-                connection.outbox.prefetch_next();
-            }
-            Stage::Message => {}
+        if stage == Stage::Path {
+            return connection.prefetch_sender();
         }
+        let first = plane.index() * self.shared.common.shape.paths_per_plane;
+        let index = first + connection.next_path[plane.index()] as usize;
+        connection.paths.get(index).map(prefetch).unwrap_or_default();
+        connection.outbox.prefetch_next();
+        self.shared.flight.prefetch_free();
     }
 
     #[inline]
@@ -387,8 +444,12 @@ impl Transport for MetaRoce {
             Body::MrData(data) => {
                 let Some(connection) = self.connections.get(data.header.connection.index()) else { return };
                 match stage {
-                    Stage::Connection => connection.prefetch_receiver(),
+                    Stage::Connection => {
+                        connection.prefetch_receiver();
+                        prefetch(&self.shared.shares);
+                    }
                     Stage::Path => {
+                        self.shared.shares.prefetch(data.header.connection.index());
                         connection.ledgers.get(data.header.path as usize).map(prefetch).unwrap_or_default();
                         connection.inbox.prefetch_stream(data.segment.stream);
                     }
@@ -399,8 +460,15 @@ impl Transport for MetaRoce {
                 let Some(connection) = self.connections.get(ack.connection.index()) else { return };
                 match (stage, connection.paths.get(ack.path as usize)) {
                     (Stage::Connection, _) => connection.prefetch_sender(),
-                    (Stage::Path, Some(path)) => prefetch(path),
-                    (Stage::Message, Some(path)) => self.shared.flight.prefetch(path.flight.first),
+                    (Stage::Path, Some(path)) => {
+                        prefetch(path);
+                        connection.order.prefetch(ack.serial);
+                        connection.outbox.prefetch_oldest();
+                    }
+                    (Stage::Message, Some(path)) => {
+                        self.shared.flight.prefetch(path.flight.first);
+                        self.shared.flight.prefetch_serial(&connection.order, ack.serial);
+                    }
                     _ => {}
                 }
             }

@@ -36,7 +36,7 @@ impl MetaRoce {
         let MetaRoce { connections, shared } = self;
         let connection = connections.get_mut(id)?;
         // [F9.nothing-else-harms]
-        if connection.failed || envelope.trimmed || segment.opcode == Opcode::Response {
+        if connection.closed || envelope.trimmed || segment.opcode == Opcode::Response {
             return self.handle_unusual(now, envelope, data);
         }
         let find =
@@ -52,11 +52,10 @@ impl MetaRoce {
         };
         let header = (&data.header, segment.backlog, verdict, done);
         let acknowledged = shared.acknowledge(now, (id, connection), envelope, header)?;
-        let src = connection.peer;
         if acknowledged {
             self.forget_void();
         }
-        placed.ok().map(|place| place.placement(src, segment))
+        placed.ok().map(|place| place.placement(envelope.src, segment))
     }
 
     /// A packet that is no write or send to a connection in order.
@@ -165,11 +164,15 @@ impl Shared {
         take: impl FnOnce(&mut Inbox, &mut dyn FnMut(Effect)) -> R,
     ) -> R {
         let Shared { completions, released, .. } = self;
+        let mut asked = false;
         let taken = take(&mut connection.inbox, &mut |effect| match effect {
-            Effect::Execute(request) => released.push(request),
+            Effect::Execute(request) => {
+                asked = true;
+                released.push(request);
+            }
             other => completions.extend(other.completion(ConnId(id as u32))),
         });
-        if !self.released.is_empty() {
+        if asked {
             self.execute_released(id, connection);
         }
         taken
@@ -196,7 +199,7 @@ impl Shared {
     fn answer(&mut self, id: usize, connection: &mut Connection, request: &Request, (len, value): (u64, u64)) {
         connection.outbox.respond(request, len, value);
         if connection.paths.is_empty() {
-            connection.open_paths(&self.shape, &self.config);
+            connection.open_paths(&self.common.shape, &self.common.config);
         }
         let planes = self.all_planes();
         self.wake(id, connection, planes);
@@ -245,9 +248,11 @@ impl Shared {
     ) -> Option<bool> {
         // A queue that was full has more to say than a mark.
         let marked = envelope.ecn == Ecn::Ce || verdict == Verdict::Trimmed;
-        self.counters.marked += u64::from(marked);
+        if marked {
+            self.counters.marked += 1;
+        }
         if connection.ledgers.is_empty() {
-            connection.open_ledgers(&self.shape);
+            connection.open_ledgers(&self.common.shape);
         }
         let ledger = connection.ledgers.get_mut(header.path as usize)?;
         let Some(noted) = ledger.note(header.epoch, header.pps, marked, verdict) else { return Some(false) };
@@ -260,9 +265,9 @@ impl Shared {
         if early {
             self.send_ack(now, connection);
         }
-        let hint = match self.config.hints {
+        let hint = match self.common.config.hints {
             Hints::Off => RateHint::NONE,
-            _ => self.shares.on_data(now, id, u32::from(backlog) * self.shape.mtu),
+            _ => self.shares.on_data(now, id, u32::from(backlog) * self.common.shape.mtu),
         };
         connection.untold += 1;
         connection.pending = Report {
@@ -280,13 +285,13 @@ impl Shared {
             && header.sending == Sending::First
             && noted == Noted::default()
             && !done
-            && u32::from(connection.untold) < self.config.ack_every
+            && u32::from(connection.untold) < self.common.config.ack_every
             // Else the count of all could fall on the same paths for ever.
-            && of_path < UNREPORTED * self.config.ack_every;
+            && of_path < UNREPORTED * self.common.config.ack_every;
         if !patient {
             self.send_ack(now, connection);
         } else if connection.untold == 1 {
-            let due = now + Time(self.config.ack_delay_ps);
+            let due = now + Time(self.common.config.ack_delay_ps);
             self.delayed.push_back((due, id as u32, connection.acks));
         }
         Some(early || !patient)
@@ -300,12 +305,13 @@ impl Shared {
         let Report { sent_at, arrived, path, epoch, entropy, hint, plane, .. } = connection.pending;
         let Some(ledger) = connection.ledgers.get_mut(path as usize) else { return };
         ledger.tell();
+        let (peer, remote, hash) = connection.back;
         let (serial, serials) = connection.placed.parts();
         let ack = MrAck {
             sack: ledger.sack(),
             // The time that it waited here is no part of the round trip.
             echo: sent_at.later(arrived.until(now)),
-            connection: connection.remote,
+            connection: remote,
             max_pps: ledger.max(),
             ce_count: ledger.ce(),
             hint,
@@ -316,7 +322,8 @@ impl Shared {
             serials,
         };
         let len = lengths::mr_ack(ledger.words());
-        let envelope = Envelope { len, ..self.envelope(connection, entropy, plane, Class::Control) };
+        let (src, class) = (self.host, Class::Control);
+        let envelope = Envelope { src, dst: peer, hash, len, entropy, plane, class, ..Envelope::default() };
         self.ports.push_control(plane, Packet { envelope, body: Body::MrAck(ack) });
         self.counters.acks += 1;
     }

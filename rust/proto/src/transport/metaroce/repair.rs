@@ -39,7 +39,7 @@ impl MetaRoce {
     /// The connection's timer: declares what is overdue lost, probes paths that are down, and
     /// gives up when nothing has moved for too long.
     pub(super) fn on_timer(&mut self, now: Time, id: usize) {
-        let dead_after = Time(self.shared.config.dead_after_ps);
+        let dead_after = Time(self.shared.common.config.dead_after_ps);
         if self.connections[id].failed {
             return;
         }
@@ -53,8 +53,8 @@ impl MetaRoce {
             };
             let eager = now < self.shared.lossy_until && !connection.outbox.has_unsent();
             let path = &connection.paths[oldest.path];
-            let timeout = path.tail_timeout(&self.shared.config, connection.variation, eager) + crowding;
-            let probed = self.shared.config.tail == Tail::Probe && path.expiries > 0;
+            let timeout = path.tail_timeout(&self.shared.common.config, connection.variation, eager) + crowding;
+            let probed = self.shared.common.config.tail == Tail::Probe && path.expiries > 0;
             let due = timeout + if probed { oldest.sent_at.max(path.moment) } else { oldest.sent_at };
             if due > now {
                 next = next.min(due);
@@ -104,16 +104,20 @@ impl MetaRoce {
     /// How much longer than a path has shown an acknowledgement may take where many send to one. Where losses
     /// happen, who still has a window prefers to look early.
     fn crowding(&self, now: Time, connection: &Connection) -> Time {
-        let (mtu, planes) = (u64::from(self.shared.shape.mtu), self.shared.shape.planes as u64);
+        let (mtu, planes) = (u64::from(self.shared.common.shape.mtu), self.shared.common.shape.planes as u64);
         let crowded = connection.granted < planes * mtu && (connection.pace > 0 || now >= self.shared.lossy_until);
         match connection.last_hint.decode() {
             Some(rate) if crowded => rate.time_for(Bytes(CROWD_TURNS * mtu)),
             Some(_) => Time::ZERO,
-            None if self.shared.config.hints == Hints::Off => Time::ZERO,
+            None if self.shared.common.config.hints == Hints::Off => Time::ZERO,
             // Nothing is heard yet: the first windows of all others may be ahead.
             None => {
                 let others = u64::from(connection.crowd.saturating_sub(1));
-                self.shared.shape.rate.time_for(Bytes(self.shared.shape.start_window(connection.crowd) * others))
+                self.shared
+                    .common
+                    .shape
+                    .rate
+                    .time_for(Bytes(self.shared.common.shape.start_window(connection.crowd) * others))
             }
         }
     }
@@ -134,25 +138,25 @@ impl MetaRoce {
     fn expire(&mut self, now: Time, id: usize, sent_at: Time, index: usize) {
         let connection = &mut self.connections[id];
         let path = &mut connection.paths[index];
-        if self.shared.config.tail == Tail::Probe && path.expiries == 0 {
+        if self.shared.common.config.tail == Tail::Probe && path.expiries == 0 {
             path.on_expiry(now, sent_at);
             self.send_tail_probe(now, id, index);
             return;
         }
-        let plane = index / self.shared.shape.paths_per_plane;
+        let plane = index / self.shared.common.shape.paths_per_plane;
         let sent = connection.land(&mut self.shared.flight, index);
-        connection.lose(&sent, plane, self.shared.config.same_path_attempts);
+        connection.lose(&sent, plane, self.shared.common.config.same_path_attempts);
         let path = &mut connection.paths[index];
         path.on_expiry(now, sent_at);
-        self.shared.lossy_until = now + Time(LOSSY_RTTS * self.shared.shape.base_rtt.0);
-        if connection.last_hint == RateHint::NONE && self.shared.config.hints != Hints::Off {
+        self.shared.lossy_until = now + Time(LOSSY_RTTS * self.shared.common.shape.base_rtt.0);
+        if connection.last_hint == RateHint::NONE && self.shared.common.config.hints != Hints::Off {
             // Nothing was ever heard of the receiver: one packet will do to ask.
-            connection.granted = self.shared.shape.mtu.into();
+            connection.granted = self.shared.common.shape.mtu.into();
             connection.window = connection.granted;
         }
         let path = &mut connection.paths[index];
         let window = path.cwnd;
-        path.on_loss(&self.shared.controller);
+        path.on_loss(&self.shared.common.controller);
         let resized = path.cwnd;
         connection.resize(plane, window, resized);
         let path = &connection.paths[index];
@@ -161,12 +165,12 @@ impl MetaRoce {
         self.shared.counters.timeouts += u64::from(path.expiries >= TIMEOUT_EXPIRIES);
         // [F5.down-after-expiries] [F5.failure-is-not-congestion]
         let expiries = u32::from(path.expiries);
-        if expiries >= self.shared.config.down_after {
+        if expiries >= self.shared.common.config.down_after {
             self.path_down(now, id, index);
-        } else if expiries + 1 == self.shared.config.down_after && self.is_silent(id, plane) {
+        } else if expiries + 1 == self.shared.common.config.down_after && self.is_silent(id, plane) {
             self.plane_down(now, id, plane);
         }
-        self.connections[id].refresh_open(index, &self.shared.shape);
+        self.connections[id].refresh_open(index, &self.shared.common.shape);
         let planes = self.all_planes();
         self.wake(id, planes);
     }
@@ -177,21 +181,22 @@ impl MetaRoce {
     fn is_silent(&self, id: usize, plane: usize) -> bool {
         let connection = &self.connections[id];
         let silent = |plane: usize| {
-            let own =
-                &connection.paths[plane * self.shared.shape.paths_per_plane..][..self.shared.shape.paths_per_plane];
+            let own = &connection.paths[plane * self.shared.common.shape.paths_per_plane..]
+                [..self.shared.common.shape.paths_per_plane];
             let up = own.iter().filter(|path| path.state == PathState::Up);
             up.fold((0, 0), |(up, silent), path| (up + 1, silent + usize::from(path.expiries > 0)))
         };
         let (_, quiet) = silent(plane);
-        let others = (0..self.shared.shape.planes).filter(|&other| other != plane);
-        quiet >= SILENT_PATHS.max(self.shared.shape.paths_per_plane / PLANE_DOWN_SHARE)
+        let others = (0..self.shared.common.shape.planes).filter(|&other| other != plane);
+        quiet >= SILENT_PATHS.max(self.shared.common.shape.paths_per_plane / PLANE_DOWN_SHARE)
             && others.map(silent).any(|(up, quiet)| up > 0 && quiet == 0)
     }
 
     /// Gives up a path: what is on it, or waits for it, goes elsewhere. With half of its paths, the
     /// whole plane is given up (ours).
     fn path_down(&mut self, now: Time, id: usize, index: usize) {
-        let (paths_per_plane, plane) = (self.shared.shape.paths_per_plane, index / self.shared.shape.paths_per_plane);
+        let (paths_per_plane, plane) =
+            (self.shared.common.shape.paths_per_plane, index / self.shared.common.shape.paths_per_plane);
         self.leave(now, id, index);
         let connection = &self.connections[id];
         let own = &connection.paths[plane * paths_per_plane..][..paths_per_plane];
@@ -203,12 +208,13 @@ impl MetaRoce {
     }
 
     fn plane_down(&mut self, now: Time, id: usize, plane: usize) {
-        let own = plane * self.shared.shape.paths_per_plane..(plane + 1) * self.shared.shape.paths_per_plane;
+        let own =
+            plane * self.shared.common.shape.paths_per_plane..(plane + 1) * self.shared.common.shape.paths_per_plane;
         own.for_each(|index| self.leave(now, id, index));
     }
 
     fn leave(&mut self, now: Time, id: usize, index: usize) {
-        let stride = self.shared.shape.paths_per_plane as u16 + STRIDE_BEYOND;
+        let stride = self.shared.common.shape.paths_per_plane as u16 + STRIDE_BEYOND;
         let connection = &mut self.connections[id];
         // [I16]
         // The last path stays: its last-resort timer keeps trying.
@@ -220,7 +226,7 @@ impl MetaRoce {
         self.end_epoch(id, index);
         self.connections[id].paths[index].go_down(now, stride);
         self.shared.counters.paths_died += 1;
-        self.connections[id].refresh_open(index, &self.shared.shape);
+        self.connections[id].refresh_open(index, &self.shared.common.shape);
     }
 
     fn end_epoch(&mut self, id: usize, index: usize) {
@@ -230,7 +236,7 @@ impl MetaRoce {
 
     /// Takes everything off a path, to be sent on others, and counts it out.
     fn abandon(&mut self, id: usize, index: usize) {
-        let plane = index / self.shared.shape.paths_per_plane;
+        let plane = index / self.shared.common.shape.paths_per_plane;
         let connection = &mut self.connections[id];
         // [I28]
         while connection.paths[index].flight.first != NIL {
@@ -248,13 +254,14 @@ impl MetaRoce {
 
     /// Takes a plane out of use for a connection, or back into it (F11: an extension call).
     pub(super) fn set_denied(&mut self, now: Time, id: usize, plane: usize, denied: bool) -> Result<(), PostError> {
-        if plane >= self.shared.shape.planes {
+        if plane >= self.shared.common.shape.planes {
             return Err(PostError::NoPlaneLeft(plane as u8));
         }
         if self.connections[id].paths.is_empty() {
-            self.connections[id].open_paths(&self.shared.shape, &self.shared.config);
+            self.connections[id].open_paths(&self.shared.common.shape, &self.shared.common.config);
         }
-        let own = plane * self.shared.shape.paths_per_plane..(plane + 1) * self.shared.shape.paths_per_plane;
+        let own =
+            plane * self.shared.common.shape.paths_per_plane..(plane + 1) * self.shared.common.shape.paths_per_plane;
         let allowed =
             |(index, path): (usize, &super::path::SendPath)| !own.contains(&index) && path.state != PathState::Denied;
         if denied && !self.connections[id].paths.iter().enumerate().any(allowed) {
@@ -271,7 +278,7 @@ impl MetaRoce {
             let state = if denied { PathState::Denied } else { PathState::Down };
             self.end_epoch(id, index);
             self.connections[id].paths[index].leave_for(state);
-            self.connections[id].refresh_open(index, &self.shared.shape);
+            self.connections[id].refresh_open(index, &self.shared.common.shape);
         }
         self.arm(id, now);
         let planes = self.all_planes();
@@ -300,7 +307,7 @@ impl MetaRoce {
         let connection = &mut self.connections[id];
         let path = &mut connection.paths[index];
         let silence = now.since(connection.last_progress).0 / SILENCE_SHARE;
-        path.moment = now + Time(self.shared.config.probe_interval_ps.max(silence));
+        path.moment = now + Time(self.shared.common.config.probe_interval_ps.max(silence));
         let (plane, entropy, epoch) = (PlaneId(path.plane), path.entropy, path.epoch);
         let probe = MrProbe { sent_at: now, connection: connection.remote, path: index as u16, epoch };
         let envelope = Envelope {
@@ -322,12 +329,16 @@ impl MetaRoce {
         if path.state != PathState::Down || path.epoch != probe.epoch || connection.failed {
             return;
         }
-        path.come_up(self.shared.shape.path_window);
+        path.come_up(self.shared.common.shape.path_window);
         path.on_rtt(now.since(probe.sent_at));
-        connection.resize(probe.path as usize / self.shared.shape.paths_per_plane, 0, self.shared.shape.path_window);
+        connection.resize(
+            probe.path as usize / self.shared.common.shape.paths_per_plane,
+            0,
+            self.shared.common.shape.path_window,
+        );
         connection.paths_down -= 1;
         self.shared.counters.paths_revived += 1;
-        self.connections[id].refresh_open(probe.path as usize, &self.shared.shape);
+        self.connections[id].refresh_open(probe.path as usize, &self.shared.common.shape);
         let planes = self.all_planes();
         self.wake(id, planes);
     }
@@ -338,7 +349,7 @@ impl MetaRoce {
         if connection.failed {
             return;
         }
-        connection.failed = true;
+        (connection.failed, connection.closed) = (true, true);
         connection.abandoned = connection.outbox.open_bytes();
         let messages = (&mut connection.outbox, &mut connection.inbox);
         give_up(&mut self.shared.completions, ConnId(id as u32), messages, why);

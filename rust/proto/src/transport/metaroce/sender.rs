@@ -39,16 +39,16 @@ impl Shared {
         }
         if connection.in_flight == 0 {
             if connection.paths.is_empty() {
-                connection.open_paths(&self.shape, &self.config);
+                connection.open_paths(&self.common.shape, &self.common.config);
             }
             self.forget_old_hint(now, connection);
         // [F8.two-windows] [F10.one-controller] [I19]
-        } else if connection.in_flight + u64::from(self.shape.mtu) > connection.window {
+        } else if connection.in_flight + u64::from(self.common.shape.mtu) > connection.window {
             connection.blocked |= 1 << plane.0;
             return None;
         }
         // Whose turn it is is ready then.
-        if let Some(turn) = connection.turn(&self.shape)
+        if let Some(turn) = connection.turn(&self.common.shape)
             && turn != plane.index()
         {
             connection.blocked |= 1 << plane.0;
@@ -64,13 +64,16 @@ impl Shared {
             return None;
         }
         if connection.lost > 0
-            && let Some(resend) = connection.next_resend(plane.index(), &self.shape)
+            && let Some(resend) = connection.next_resend(plane.index(), &self.common.shape)
         {
             self.counters.resent += u64::from(resend.attempts > 0);
             return Some((resend, connection.outbox.payload_of(resend.piece)));
         }
-        let path =
-            if connection.outbox.has_unsent() { connection.choose_path(plane.index(), &self.shape) } else { None };
+        let path = if connection.outbox.has_unsent() {
+            connection.choose_path(plane.index(), &self.common.shape)
+        } else {
+            None
+        };
         let Some(path) = path else {
             connection.blocked |= 1 << plane.0;
             return None;
@@ -82,9 +85,9 @@ impl Shared {
     // [F8.small-start] [I23]
     /// Nothing is in flight, and an old hint has no effect: start small again.
     fn forget_old_hint(&self, now: Time, connection: &mut Connection) {
-        let life = self.hint_life.max(PACED_LIFE * connection.pace);
+        let life = self.common.hint_life.max(PACED_LIFE * connection.pace);
         if now.since(connection.hint_at).0 > life {
-            connection.granted = self.shape.start_window(connection.crowd);
+            connection.granted = self.common.shape.start_window(connection.crowd);
             connection.window = connection.granted;
             connection.last_hint = RateHint::NONE;
             connection.pace = 0;
@@ -103,11 +106,12 @@ impl Shared {
         self.keep_pace(now, connection);
         let (header, entropy) = self.depart(now, id, connection, (what, bytes.unwrap_or(REQUEST_BYTES).max(1)));
         self.counters.data_packets += 1;
-        let backlog = self.shape.packets.div_ceil(connection.outbox.unsent()).min(u16::MAX.into()) as u16;
+        let backlog = self.common.shape.packets.div_ceil(connection.outbox.unsent()).min(u16::MAX.into()) as u16;
         // Nothing may follow before this one is acknowledged.
-        let full = connection.in_flight + u64::from(self.shape.mtu) > connection.window || connection.all_paths_full();
+        let full =
+            connection.in_flight + u64::from(self.common.shape.mtu) > connection.window || connection.all_paths_full();
         let last = full || !connection.outbox.has_unsent();
-        if let Some(turn) = connection.turn(&self.shape) {
+        if let Some(turn) = connection.turn(&self.common.shape) {
             self.wake(id, connection, 1 << turn);
         }
         if bytes.is_none() {
@@ -121,7 +125,7 @@ impl Shared {
         let (segment, imm) = (connection.outbox.segment(what.piece), connection.outbox.imm(what.piece));
         Some(Packet {
             envelope: Envelope {
-                src: self.shape.host,
+                src: self.host,
                 dst: connection.peer,
                 hash: connection.hash,
                 entropy,
@@ -158,7 +162,7 @@ impl Shared {
     #[inline]
     fn keep_pace(&self, now: Time, connection: &mut Connection) {
         if connection.pace > 0 {
-            let ahead = if self.config.hints == Hints::Pace { BURST - 1 } else { 0 };
+            let ahead = if self.common.config.hints == Hints::Pace { BURST - 1 } else { 0 };
             let earliest = now.0.saturating_sub(ahead * connection.pace);
             connection.paced_until = Time(connection.paced_until.0.max(earliest) + connection.pace);
         }
@@ -175,9 +179,9 @@ impl Shared {
     ) -> (PathHeader, u16) {
         // What the timer is armed for otherwise may be far off.
         let first = connection.in_flight == 0;
-        let (header, entropy) = connection.depart(now, (what, bytes), &mut self.flight, &self.shape);
+        let (header, entropy) = connection.depart(now, (what, bytes), &mut self.flight, &self.common.shape);
         // A timer that is far off stands for something else, a probe or a receiver that is not ready.
-        if first || connection.armed.since(now) > self.shape.base_rtt {
+        if first || connection.armed.since(now) > self.common.shape.base_rtt {
             self.arm_tail_timer(now, id, connection, what.path);
         }
         (header, entropy)
@@ -186,14 +190,14 @@ impl Shared {
     #[inline(never)]
     fn arm_tail_timer(&mut self, now: Time, id: usize, connection: &mut Connection, path: u16) {
         let eager = now < self.lossy_until && !connection.outbox.has_unsent();
-        let timeout = connection.paths[path as usize].tail_timeout(&self.config, connection.variation, eager);
+        let timeout = connection.paths[path as usize].tail_timeout(&self.common.config, connection.variation, eager);
         self.arm(id, connection, now + timeout);
     }
 
     /// An envelope to the peer of a connection, without its length.
     pub(super) fn envelope(&self, connection: &Connection, entropy: u16, plane: PlaneId, class: Class) -> Envelope {
         Envelope {
-            src: self.shape.host,
+            src: self.host,
             dst: connection.peer,
             hash: connection.hash,
             entropy,

@@ -6,8 +6,9 @@
 /// Serials before the highest that a set knows. Ours: what one acknowledgement adds to those before it.
 pub const REACH: u32 = u64::BITS;
 
-/// A set of serials near its maximum. Serials wrap.
+/// A set of serials near its maximum. Serials wrap. Packed, so that two fit a line with what goes with each.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, packed(4))]
 pub struct Serials {
     max: u32,
     /// Bit k: `max - 1 - k` is in the set.
