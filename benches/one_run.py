@@ -1,8 +1,8 @@
 """One compiled simulation in a process of its own: `one_run.py DIRECTORY` prints time, memory and counters as JSON.
 
 The directory has `spec.json` (or another specification, named behind it) and one file a column, named
-`<column>.<format>` with the format of a memoryview. Nothing but the core is imported and a file is mapped only while the
-core reads it, so that the peak of memory is the engine's own: the interpreter takes some 12 MiB of it.
+`<column>.<format>` with the format of a memoryview. Nothing but the core is imported and a file is mapped only while
+the core reads it, so that the peak of memory is the engine's own: the interpreter takes some 12 MiB of it.
 """
 
 import json
@@ -35,7 +35,7 @@ class Columns(Mapping[str, memoryview]):
 
 
 def main(directory: Path, specification: str = "spec.json") -> None:
-    """Run it. `seconds` is CPU time of the one thread and `wall_seconds` what a clock shows, of `simulate` alone."""
+    """Run it. `seconds` is CPU time of all threads and `wall_seconds` what a clock shows, of `simulate` alone."""
     columns = Columns(file for file in directory.iterdir() if file.suffix != ".json")
     spec = (directory / specification).read_text()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -45,6 +45,7 @@ def main(directory: Path, specification: str = "spec.json") -> None:
         json.dumps(
             {
                 "status": result["status"],
+                "digest": result["digest"],
                 "seconds": cpu,
                 "wall_seconds": wall,
                 "peak_rss_mib": _peak_rss_kib() / 1024,

@@ -186,6 +186,7 @@ class _Sweep:
             "faults": faults(self.transport.fault),
             "iterations": self.perf.iters,
             "warmup": self.perf.warmup_iters,
+            "threads": self.perf.threads,
             **({"check_memory": self.scenario.check_memory} if self.scenario.check_memory else {}),
         }
 
