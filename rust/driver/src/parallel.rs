@@ -22,7 +22,7 @@ use crate::world;
 /// 64 take a few microseconds, a meeting of threads about one.
 const LEAST_WORK: u64 = 64;
 /// Looks at a barrier before a thread offers its core to others.
-const SPINS: u32 = 1 << 12;
+const SPINS: u32 = 1 << 8;
 
 /// A part of a run.
 #[derive(Debug)]
