@@ -35,7 +35,7 @@ class Columns(Mapping[str, memoryview]):
 
 
 def main(directory: Path, specification: str = "spec.json") -> None:
-    """Run it. `seconds` is CPU time of the one thread and `wall_seconds` what a clock shows, of `simulate` alone."""
+    """Run it. `seconds` is CPU time of all threads and `wall_seconds` what a clock shows, of `simulate` alone."""
     columns = Columns(file for file in directory.iterdir() if file.suffix != ".json")
     spec = (directory / specification).read_text()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -45,6 +45,7 @@ def main(directory: Path, specification: str = "spec.json") -> None:
         json.dumps(
             {
                 "status": result["status"],
+                "digest": result["digest"],
                 "seconds": cpu,
                 "wall_seconds": wall,
                 "peak_rss_mib": _peak_rss_kib() / 1024,

@@ -17,6 +17,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
      "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
+     "threads"?: 1,                                         that share the run; results do not depend on it
      "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
      "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry

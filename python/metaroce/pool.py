@@ -5,7 +5,6 @@ Results are those of one run after the other, in their order, whatever the numbe
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,8 @@ def run_many(scenarios: Iterable[Scenario], workers: int | None = None) -> list[
 
     The same results as ``[run(scenario) for scenario in scenarios]``, and the same error: that of the first scenario
     that has one. What is running then, or at Ctrl-C, is ended at once. Payload of checked runs takes half of the
-    machine's memory at most, or one run's; others wait.
+    machine's memory at most, or one run's; others wait. So do runs on several ``threads``, and others beside them, till
+    cores are free.
     """
     with Pool(workers) as pool:
         return list(pool.map(simulation.run, scenarios))
@@ -43,7 +43,7 @@ class Pool:
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError.of("workers", workers, "must be at least 1")
-        self.workers = workers or cores()
+        self.workers = workers or simulation.cores()
         self._stop = simulation.stop()
         self._threads = ThreadPoolExecutor(self.workers, initializer=simulation.obey, initargs=(self._stop,))
 
@@ -74,8 +74,3 @@ class Pool:
             ahead.append(self.submit(make, each))
         while ahead:
             yield ahead.popleft().result()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -40,6 +40,12 @@ class Scenario(Config):
     file or a model. ``placement`` puts ranks on random hosts (from the seed) or on hosts in order. ``check`` moves real
     bytes and compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the
     run from fluid rates (`metaroce.flow`) and refuses what only packets show.
+
+    ``threads`` share this one run, with the same result: planes are divided among them. It pays on fabrics with events
+    enough in the least delay of a link, and on cores that nothing else needs: seeds or cells at once (`run_many`) gain
+    more. Where it cannot give the same bytes or would not pay, it is refused: ``check`` or other payload, more than one
+    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, more
+    threads than planes or cores.
     """
 
     topology: Annotated[Topology, BeforeValidator(_topology)] = Field(default_factory=_default_topology)
@@ -56,6 +62,7 @@ class Scenario(Config):
     check: bool = False
     check_memory: Size = 2 << 30
     fidelity: Literal["packet", "flow"] = "packet"
+    threads: int = Field(default=1, ge=1, lt=2**32)
     record_wqes: bool = False
     record_bin: Time | None = Field(default=None, gt=0)
     record_paths: Time | None = Field(default=None, gt=0)
@@ -88,6 +95,8 @@ class Scenario(Config):
         self._fault_rows()
         if self.fidelity == "flow":
             flow.refuse(self)
+        if self.check and self.threads > 1:
+            raise ConfigError.of("check", True, f"must be off (-c 0) with threads = {self.threads}: payload takes one")
         return self
 
     @property
@@ -141,6 +150,7 @@ class Scenario(Config):
             "loss": self.loss.spec() if self.loss != Loss() else None,
             "faults": self._fault_rows() or None,
             "time_limit_ps": self.time_limit,
+            "threads": self.threads if self.threads > 1 else None,
             "record_wqes": self.record_wqes or None,
             "record_bin_ps": self.record_bin,
             "record_paths_ps": self.record_paths,

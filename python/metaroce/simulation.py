@@ -178,7 +178,7 @@ def _simulate(
         columns |= payload
         room = program.ranks * program.memory_bytes
     try:
-        with _room(room):
+        with _room(room), _claim(scenario.threads):
             return _core.simulate(json.dumps(spec), columns, *_thread.stop)
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
@@ -216,6 +216,8 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 _used, _freed = 0, threading.Condition()
+_running: list[int] = []
+_ended = threading.Condition()
 
 
 @contextmanager
@@ -234,6 +236,26 @@ def _room(size: int) -> Iterator[None]:
         with _freed:
             _used -= size
             _freed.notify_all()
+
+
+@contextmanager
+def _claim(threads: int) -> Iterator[None]:
+    """Wait till a run on several threads has as many cores for itself, or till those that run leave one free."""
+    with _ended:
+        # Runs of one thread each are as many as the caller wants.
+        _ended.wait_for(lambda: not _running or max(threads, *_running) == 1 or sum(_running) + threads <= cores())
+        _running.append(threads)
+    try:
+        yield
+    finally:
+        with _ended:
+            _running.remove(threads)
+            _ended.notify_all()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _machine_bytes() -> int:

@@ -7,11 +7,19 @@ import time
 
 import pytest
 
+from metaroce.simulation import cores
+
+PERF = ["all_reduce_perf", "-b", "1G", "-e", "1G", "-c", "0"]
+
 
 @pytest.mark.parametrize(
     "arguments",
-    [["compare", "-b", "1G"], ["all_reduce_perf", "-b", "1G", "-e", "1G", "-c", "0"]],
-    ids=["many threads", "one run"],
+    [
+        ["compare", "-b", "1G"],
+        PERF,
+        pytest.param([*PERF, "--threads", "2"], marks=pytest.mark.skipif(cores() < 2, reason="a thread needs a core")),
+    ],
+    ids=["many threads", "one run", "one run on two threads"],
 )
 def test_ctrl_c_stops_within_seconds(arguments):
     command = [sys.executable, "-m", "metaroce", *arguments]

@@ -112,6 +112,12 @@ class PerfOptions:
     datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float"
     op: Annotated[str, Parameter(name=["--op", "-o"], help="sum.")] = "sum"
     workers: Workers = None
+    threads: Annotated[
+        Whole,
+        Parameter(
+            help="Threads that share each run, with the same results; with -c 0 and one iteration, on free cores."
+        ),
+    ] = 1
     json: Annotated[str | None, Parameter(name=["--json", "-J"], help="Also write the results to this file.")] = None
     telemetry: Annotated[
         str | None,

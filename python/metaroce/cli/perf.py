@@ -187,6 +187,7 @@ class _Sweep:
             "fidelity": self.transport.fidelity,
             "iterations": self.perf.iters,
             "warmup": self.perf.warmup_iters,
+            "threads": self.perf.threads,
             **({"check_memory": self.scenario.check_memory} if self.scenario.check_memory else {}),
         }
 

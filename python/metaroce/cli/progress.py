@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def progress(total: int, text: str, workers: int | None = None) -> Iterator[Callable[[], None]]:
     """Count finished runs: a bar on a terminal, otherwise a line at the start and at every tenth of 100 or more."""
     if not sys.stderr.isatty():
-        from ..pool import cores
+        from ..simulation import cores
 
         print(f"metaroce: {total} runs on {workers or cores()} cores", file=sys.stderr)
         yield _tenths(total) if total >= 100 else lambda: None

@@ -92,7 +92,7 @@ impl Simulation {
         let closed = paused & !self.ports[host];
         self.ports[host] = (self.ports[host] | closed) % PAUSED;
         self.pull(now, host);
-        self.ports[host] = self.ports[host] & !closed | (paused * PAUSED);
+        self.ports[host] = (self.ports[host] & !closed) | (paused * PAUSED);
     }
 
     /// A deadlock that nothing will end ends the run.

@@ -22,7 +22,7 @@ use crate::world;
 /// 64 take a few microseconds, a meeting of threads about one.
 const LEAST_WORK: u64 = 64;
 /// Looks at a barrier before a thread offers its core to others.
-const SPINS: u32 = 1 << 12;
+const SPINS: u32 = 1 << 8;
 
 /// A part of a run.
 #[derive(Debug)]
@@ -191,7 +191,8 @@ impl Shared {
             simulation.pause = last.min(simulation.limit);
             simulation.proceed(interrupted)?;
             *lock(&self.reports[round % 2][index]) = Some(self.hand_out(&mut simulation));
-            if !self.meet() {
+            // A part with little to do hardly asks by itself.
+            if !self.meet() || (round % (1 << 12) == 0 && interrupted()) {
                 return Err(DriverError::Interrupted);
             }
             simulation.take_in(&mut lock(&self.mail[index]));
@@ -287,9 +288,9 @@ fn check(simulation: &Simulation, spec: &Spec) -> Result<(), DriverError> {
         / u128::from(metaroce_wire::units::PS_PER_S);
     let needed = u64::from(spec.threads) * LEAST_WORK;
     let alone = [
-        (spec.payload.is_some(), "a run with payload"),
+        (spec.payload.is_some(), "payload"),
         ((spec.iterations, spec.warmup) != (1, 0), "more than one iteration"),
-        (simulation.sampler.is_some(), "telemetry"),
+        (simulation.sampler.is_some(), "telemetry (record_paths)"),
         (simulation.explicit, "explicit queues"),
         (spec.fabric.control_priority, "control_priority"),
         (spec.fabric.balance != Balance::Ecmp, "a balance other than ecmp"),
