@@ -203,7 +203,7 @@ impl Endpoint {
         each!(&self.transport, t => t.stuck())
     }
 
-    /// Hints the processor at the lines of the endpoint itself, before [`Stage`].
+    /// Hints the processor at the lines of the endpoint itself, through which every [`Stage`] goes.
     #[inline]
     pub fn prefetch_self(&self) {
         prefetch(&self.transport);

@@ -140,7 +140,6 @@ pub(crate) fn give_up(
 /// One of the transports. The tag is first, in the line that the transport begins.
 #[derive(Debug)]
 #[repr(u8)]
-#[expect(clippy::large_enum_variant, reason = "a box would cost a cache miss a packet, and hosts are few")]
 pub enum AnyTransport {
     /// MetaRoCE-style.
     MetaRoce(metaroce::MetaRoce),

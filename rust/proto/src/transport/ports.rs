@@ -141,3 +141,29 @@ impl Ports {
         self.open
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn turns_are_a_queue(steps in prop::collection::vec(any::<bool>(), 1..300)) {
+            let (mut turns, mut queue) = (Turns::default(), VecDeque::new());
+            for (id, push) in steps.into_iter().enumerate() {
+                if push {
+                    turns.push_back(id as u32);
+                    queue.push_back(id as u32);
+                } else {
+                    turns.pop_front();
+                    queue.pop_front();
+                }
+                prop_assert_eq!((turns.front(), turns.len as usize), (queue.front().copied(), queue.len()));
+            }
+        }
+    }
+}
