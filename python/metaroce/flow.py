@@ -28,7 +28,7 @@ NOTE = "flow-level estimate; error against packet level: docs/flow.md"
 
 def refuse(scenario: Scenario) -> None:
     """Raise `ConfigError` for the first thing that a fluid does not show."""
-    unset = {"check": False, "faults": (), "record_bin": None, "record_paths": None, "flip_byte_at": None}
+    unset = {"check": False, "faults": (), "record_bin": None, "record_paths": None, "flip_byte_at": None, "threads": 1}
     for name, usual in unset.items():
         if getattr(scenario, name) != usual:
             raise ConfigError.of(name, getattr(scenario, name), PACKETS_ONLY)
