@@ -110,8 +110,11 @@ class Comparison:
 
     @property
     def all_right(self) -> bool:
-        """False when a cell failed or any element was wrong. A bound is a result."""
-        return all(cell.status != "failed" and not cell.wrong for cell in self.cells)
+        """False when any element was wrong, or a cell failed without loss.
+
+        A bound is a result, and so is a transport that gives up under loss: its row and a note say so.
+        """
+        return all(not cell.wrong and (cell.status != "failed" or cell.loss > 0) for cell in self.cells)
 
     def to_dict(self) -> dict[str, Any]:
         """The document `compare.json`."""
