@@ -53,6 +53,8 @@ pub struct EventQueue {
     fresh: usize,
     /// Number of the last open bucket since time 0.
     cursor: u64,
+    /// Before that it is too early to open another bucket.
+    patient: Time,
     /// To sort a bucket in.
     bucket: Vec<u64>,
     /// Their number, a power of two, less one.
@@ -78,6 +80,7 @@ impl EventQueue {
             next: 0,
             fresh: 0,
             cursor: 0,
+            patient: Time::ZERO,
             bucket: Vec::new(),
             mask: (1 << bits) - 1,
             heads: vec![NIL; 1 << bits].into(),
@@ -156,7 +159,7 @@ impl EventQueue {
     /// The next event, if it is due by `last`.
     #[inline]
     pub fn pop(&mut self, last: Time) -> Option<(Time, u64)> {
-        if self.due.len() - self.next < OPEN {
+        if self.due.len() - self.next < OPEN && self.due.get(self.next).is_none_or(|event| event.time >= self.patient) {
             self.refill(last);
         }
         let &Due { time, name } = self.due.get(self.next)?;
@@ -221,12 +224,17 @@ impl EventQueue {
         loop {
             let near = self.next_occupied();
             let far = self.first_far().map(|time| time.0 >> self.shift);
-            let Some(bucket) = near.into_iter().chain(far).min() else { return };
-            let begins = match self.due.get(self.next) {
-                Some(event) => bucket <= (event.time.0 >> self.shift) + SOON,
+            let next = self.due.get(self.next).map(|event| event.time.0 >> self.shift);
+            let Some(bucket) = near.into_iter().chain(far).min() else {
+                self.patient = Time(next.map_or(0, |open| open + SOON) << self.shift);
+                return;
+            };
+            let begins = match next {
+                Some(open) => bucket <= open + SOON,
                 None => bucket << self.shift <= last.0,
             };
             if !begins {
+                self.patient = Time(bucket.saturating_sub(SOON) << self.shift);
                 return;
             }
             self.due.drain(..self.next);
