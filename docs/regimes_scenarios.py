@@ -49,7 +49,7 @@ def across_shares(scenario: mr.Scenario) -> Sequence[float]:
     run, rtt = mr.run(scenario.replace(record_wqes=True)), scenario.topology.long_haul.delay * 2 / 1e12
     done, placed = run.time_ps / 1e12, int(run.wqe_placed_ps.max()) / 1e12
     source, *_ = scenario.workload.writes[0]
-    ideal = sum(size for end, _, size in scenario.workload.writes if end == source) * 8 / run.payload_line_rate_bps
+    ideal = sum(size for end, _, size, *_ in scenario.workload.writes if end == source) * 8 / run.payload_line_rate_bps
     bound = ideal + rtt * STRETCH[-1] * (1.5 if scenario.loss.probability else 0.5)
     plain = (ideal / done, ideal / placed, ideal / bound)
     filled = ((ideal + rtt / 2) / done, (ideal + rtt / 2) / placed)
