@@ -16,6 +16,7 @@ mod record;
 mod sim;
 mod spec;
 mod telemetry;
+mod upcoming;
 mod world;
 
 pub use profiles::{defaults, profiles};

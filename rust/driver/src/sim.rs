@@ -4,8 +4,6 @@
 //! engine started is posted, each free port with something to send has pulled a packet, and the
 //! timer stands at the endpoint's next timeout.
 
-use std::collections::VecDeque;
-
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory};
 use metaroce_fabric::{End, Fabric, MAX_PLANES, Step, Target};
@@ -19,6 +17,7 @@ use crate::queue::EventQueue;
 use crate::record::Recorder;
 use crate::spec::{DriverError, OnError};
 use crate::telemetry::Sampler;
+use crate::upcoming::Upcoming;
 use crate::world::Connections;
 
 /// Where in [`Simulation::ports`] the bits of paused ports begin.
@@ -138,7 +137,7 @@ pub(crate) struct Simulation {
     /// Connections and routes are too many for the cache: look further ahead.
     pub far_state: bool,
     /// Names of the next events at hosts, for that.
-    pub upcoming: VecDeque<u64>,
+    pub upcoming: Upcoming,
     /// Which part of the run this is, if it has been divided.
     pub part: Option<Part>,
 }
@@ -257,7 +256,7 @@ impl Simulation {
             let Some(slot) = event::arriving(name) else {
                 if let (Kind::PortFree, port) = event::kind(name) {
                     self.endpoints[port_of(port).0].prefetch_self();
-                    self.upcoming.push_back(name);
+                    self.upcoming.push(name);
                 }
                 continue;
             };
@@ -266,7 +265,7 @@ impl Simulation {
                 End::Host(host) => {
                     self.endpoints[host.index()].prefetch_self();
                     self.packets.prefetch_body(slot);
-                    self.upcoming.push_back(name);
+                    self.upcoming.push(name);
                 }
                 End::Switch => self.fabric.prefetch_port(envelope),
                 End::Nowhere => {}
@@ -277,11 +276,11 @@ impl Simulation {
     /// The event `name` at a host is due: asks for what the next ones at hosts will touch.
     #[inline]
     fn look_further(&mut self, name: u64) {
-        if self.upcoming.front() != Some(&name) {
+        if !self.upcoming.pop(name) {
             return;
         }
-        self.upcoming.pop_front();
-        for (&name, stage) in self.upcoming.iter().zip(STAGES) {
+        for (ahead, stage) in STAGES.into_iter().enumerate() {
+            let Some(name) = self.upcoming.get(ahead) else { return };
             if let Some(slot) = event::arriving(name) {
                 let (envelope, body) = self.packets.get(slot);
                 self.endpoints[envelope.dst.index()].prefetch(body, stage);

@@ -1,6 +1,6 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::Mutex;
 
@@ -11,6 +11,7 @@ use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
 use metaroce_wire::units::PS_PER_S;
 use metaroce_wire::{Bytes, ConnId, HostId, PlaneId, Rate, Time, lengths};
 
+use crate::event::LINK_BITS;
 use crate::execute::opcode;
 use crate::packets::Packets;
 use crate::queue::{EventQueue, MAX_BUCKET_BITS, MAX_SHIFT};
@@ -18,6 +19,7 @@ use crate::record::Recorder;
 use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
+use crate::upcoming::Upcoming;
 
 /// State of paths, bytes, that is worth giving back.
 const MUCH: usize = 64 << 20;
@@ -73,7 +75,7 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         faults: spec.faults.iter().map(|f| (Time(f.at_ps), target(f.target, f.id), f.up)).collect(),
         on_error: spec.on_error,
         hosts_of_ranks: spec.hosts_of_ranks.clone(),
-        upcoming: VecDeque::new(),
+        upcoming: Upcoming::default(),
         far_state: far_state(&connections, planes * routes as usize, &fabric),
         limit: spec.time_limit_ps.map_or(Time::NEVER, Time),
         pause: Time::ZERO,
@@ -128,7 +130,7 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         pause: of.pause,
         window: of.window,
         far_state: of.far_state,
-        upcoming: VecDeque::new(),
+        upcoming: Upcoming::default(),
         unsent: Vec::new(),
         part: None,
     }
@@ -209,6 +211,11 @@ fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError>
     }
     if spec.iterations == 0 {
         return Err(DriverError::config("iterations", 0, "at least 1"));
+    }
+    let cables = spec.fabric.links.a.len();
+    if cables > 1 << (LINK_BITS - 1) {
+        let most = format!("at most {}: events are told apart by their links", 1u32 << (LINK_BITS - 1));
+        return Err(DriverError::config("fabric.links", format!("{cables} rows"), most));
     }
     if spec.on_error == OnError::Continue && (spec.iterations, spec.warmup) != (1, 0) {
         return Err(DriverError::config("on_error", "continue", "stop, with more than one iteration"));
