@@ -216,7 +216,11 @@ impl Simulation {
     /// When something that is no event is due: a sample, the limit, or the end.
     fn next_pause(&self) -> Time {
         let limit = self.limit.min(self.last_instant());
-        self.sampler.as_ref().map_or(limit, |sampler| limit.min(sampler.next))
+        match &self.sampler {
+            // What happens after the end is not sampled.
+            Some(sampler) if self.progress.finished == Time::NEVER => limit.min(sampler.next),
+            _ => limit,
+        }
     }
 
     /// The last instant of the window in which the run was over.

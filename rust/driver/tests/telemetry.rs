@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Entry, Job, MTU, Net, SMALL, WRITE, all_reduce, all_to_all, counter, entry};
+use common::{Entry, Job, MTU, Net, RECV, SEND, SMALL, WRITE, all_reduce, all_to_all, counter, entry};
 use metaroce_driver::{ConnectionTable, Outcome, PathTable, Status, Tables};
 use metaroce_proto::Health;
 use proptest::prelude::*;
@@ -243,6 +243,24 @@ fn what_cannot_be_recorded_is_refused_in_one_line() {
         assert_eq!(message.lines().count(), 1, "{message}");
         for word in words {
             assert!(message.contains(word), "{word} missing in: {message}");
+        }
+    }
+}
+
+/// What else happens in the window of the end comes after the last sample, however many are due before it.
+#[test]
+fn a_sample_due_between_the_end_and_that_of_its_window_is_not_waited_for() {
+    // One message fails early; the others are on their way then.
+    let mut job = all_to_all(8, 100_000, 4);
+    job.ranks[0].push(entry(SEND, 1, 0, 2 * MTU));
+    job.ranks[1].push(entry(RECV, 0, 0, MTU));
+    for kind in ["metaroce", "rocev2"] {
+        for interval in [20_000, 100_000, 170_000] {
+            let mut spec = recorded(&spec(kind, 0.0, &[], 1), interval);
+            spec["record_paths_ranks"] = json!([0]);
+            let outcome = job.run(&spec);
+            assert_eq!(outcome.status, Status::Stalled);
+            assert_eq!(tables(&outcome).connections.time_ps.last(), Some(&outcome.time.0), "{kind}, {interval} ps");
         }
     }
 }
