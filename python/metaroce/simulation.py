@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -215,42 +215,41 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_used, _freed = 0, threading.Condition()
-_running: list[int] = []
-_ended = threading.Condition()
 
 
-@contextmanager
-def _room(size: int) -> Iterator[None]:
+class _Shares:
+    """What runs at once take of something that the machine has: each waits till it fits beside the others."""
+
+    def __init__(self) -> None:
+        self._taken: list[int] = []
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def take(self, share: int, fits: Callable[[list[int]], bool]) -> Iterator[None]:
+        """Hold ``share`` as soon as there is no other, or ``fits`` says yes to the others."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or fits(self._taken))
+            self._taken.append(share)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken.remove(share)
+                self._changed.notify_all()
+
+
+_payload, _cores = _Shares(), _Shares()
+
+
+def _room(size: int) -> AbstractContextManager[None]:
     """Wait till all payload at once is within half of the machine's memory, or there is none but this."""
-    global _used
-    if not size:
-        yield
-        return
-    with _freed:
-        _freed.wait_for(lambda: not _used or _used + size <= _machine_bytes() // 2)
-        _used += size
-    try:
-        yield
-    finally:
-        with _freed:
-            _used -= size
-            _freed.notify_all()
+    return _payload.take(size, lambda others: sum(others) + size <= _machine_bytes() // 2) if size else nullcontext()
 
 
-@contextmanager
-def _claim(threads: int) -> Iterator[None]:
+def _claim(threads: int) -> AbstractContextManager[None]:
     """Wait till a run on several threads has as many cores for itself, or till those that run leave one free."""
-    with _ended:
-        # Runs of one thread each are as many as the caller wants.
-        _ended.wait_for(lambda: not _running or max(threads, *_running) == 1 or sum(_running) + threads <= cores())
-        _running.append(threads)
-    try:
-        yield
-    finally:
-        with _ended:
-            _running.remove(threads)
-            _ended.notify_all()
+    # Runs of one thread each are as many as the caller wants.
+    return _cores.take(threads, lambda others: max(threads, *others) == 1 or sum(others) + threads <= cores())
 
 
 def cores() -> int:
