@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -104,11 +104,27 @@ class Yardstick:
         return [float(speed) * 1e6 for speed in re.findall(r"\| ([0-9.]+) M hops/s", text)]
 
 
+def command(about: str | None, works: Iterable[str]) -> argparse.ArgumentParser:
+    """What the benches of named works have in common on their command lines."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="*", metavar="WORK", help=" ".join(works).replace("%", "%%"))
+    parser.add_argument("--json", action="store_true", help="one JSON object, a member a work")
+    parser.add_argument("--pairs", type=int, default=5, help="how often each of two is run, in turn")
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, works: Iterable[str]) -> argparse.Namespace:
+    """The arguments, all works by default; ends with one line for a work that is none."""
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.works if name not in works]:
+        parser.error(f"WORK = {unknown[0]!r}: unknown; allowed: {', '.join(works)}")
+    arguments.works = arguments.works or list(works)
+    return arguments
+
+
 def main() -> None:
     """Measure the works asked for, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", metavar="WORK", help=" ".join(WORKS))
-    parser.add_argument("--json", action="store_true", help="one JSON object, a member a work")
+    parser = command(__doc__, WORKS)
     parser.add_argument(
         "--yardstick",
         type=Path,
@@ -117,19 +133,15 @@ def main() -> None:
         metavar="PATH",
         help="run P128-100 in turn with this program, or .rs (default: benches/yardstick.rs)",
     )
-    parser.add_argument("--pairs", type=int, default=5, help="how often, with --yardstick")
-    arguments = parser.parse_args()
-    if unknown := [name for name in arguments.works if name not in WORKS]:
-        parser.error(f"WORK = {unknown[0]!r}: unknown; allowed: {', '.join(WORKS)}")
+    arguments = parsed(parser, WORKS)
     if arguments.yardstick:
         found = against_yardstick(arguments.yardstick, arguments.pairs)
         print(json.dumps(found) if arguments.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
         return
-    names = arguments.works or list(WORKS)
     measured: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         yardstick = Yardstick(YARDSTICK, Path(scratch))
-        for name in names:
+        for name in arguments.works:
             beside, found = _compiled(name, lambda files: (yardstick.speeds(), _measure(files)))
             measured[name] = _row(name, found, beside[0])
             print(f"{name}: {measured[name]['seconds']:.2f} s", file=sys.stderr)

@@ -8,7 +8,6 @@ both threads take, over that of one.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -46,15 +45,9 @@ WORKS = {
 
 def main() -> None:
     """Measure the works asked for, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", metavar="WORK", help=" ".join(WORKS).replace("%", "%%"))
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    if unknown := [name for name in arguments.works if name not in WORKS]:
-        parser.error(f"WORK = {unknown[0]!r}: unknown; allowed: {', '.join(WORKS)}")
+    arguments = engine.parsed(engine.command(__doc__, WORKS), WORKS)
     measured = {}
-    for name in arguments.works or WORKS:
+    for name in arguments.works:
         measured[name] = found = compare(name, arguments.pairs)
         print(f"{name:22} {', '.join(f'{key} {value}' for key, value in found.items())}", file=sys.stderr, flush=True)
     if arguments.json:

@@ -7,11 +7,12 @@ The first run, before the pairs, takes its memory from the system; those after i
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from statistics import median
 from typing import Any
+
+import engine
 
 import metaroce as mr
 from metaroce import _core
@@ -28,15 +29,9 @@ WORKS = {
 
 def main() -> None:
     """Measure the works asked for, all by default."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="*", metavar="WORK", help=" ".join(WORKS))
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    if unknown := [name for name in arguments.works if name not in WORKS]:
-        parser.error(f"WORK = {unknown[0]!r}: unknown; allowed: {', '.join(WORKS)}")
+    arguments = engine.parsed(engine.command(__doc__, WORKS), WORKS)
     measured = {}
-    for name in arguments.works or WORKS:
+    for name in arguments.works:
         measured[name] = found = _ratios(name, arguments.pairs)
         if not arguments.json:
             print(
