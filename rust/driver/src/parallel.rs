@@ -48,11 +48,11 @@ impl Part {
         usize::from(self.of_node[node as usize]) == self.index
     }
 
-    /// Takes a packet that arrives in another part.
-    pub(crate) fn takes(&mut self, fabric: &Fabric, at: Time, packet: &Packet) -> bool {
-        let to = usize::from(self.of_node[fabric.far_end(packet.envelope.link) as usize]);
+    /// Takes a packet if it arrives in another part.
+    pub(crate) fn takes(&mut self, fabric: &Fabric, at: Time, (envelope, body): (&Envelope, &Body)) -> bool {
+        let to = usize::from(self.of_node[fabric.far_end(envelope.link) as usize]);
         if to != self.index {
-            self.out[to].push(Parcel { at, packet: *packet });
+            self.out[to].push(Parcel { at, packet: Packet { envelope: *envelope, body: *body } });
         }
         to != self.index
     }
@@ -65,14 +65,13 @@ impl Part {
 
 impl Simulation {
     /// A packet of a divided run goes on: in this part or in another.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn hand_over(&mut self, at: Time, slot: u32) {
-        let (&envelope, &body): (&Envelope, &Body) = self.packets.get(slot);
-        let packet = Packet { envelope, body };
-        if self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, &packet)) {
+        let packet = self.packets.get(slot);
+        if self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, packet)) {
             self.packets.discard(slot);
         } else {
-            self.queue.push(at, event::arrival(at, envelope.link, slot));
+            self.queue.push(at, event::arrival(at, packet.0.link, slot));
         }
     }
 

@@ -28,6 +28,9 @@ const PLANE_BITS: u32 = MAX_PLANES.trailing_zeros();
 /// Which of the next events at hosts the state is asked for: the message of the first, and so on.
 const STAGES: [Stage; 3] = [Stage::Message, Stage::Path, Stage::Connection];
 
+/// Events between two questions whether to go on: some milliseconds.
+const BETWEEN_SIGNALS: u64 = 1 << 14;
+
 /// Iterations, and how the run stands.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -184,23 +187,28 @@ impl Simulation {
             if let Some(slot) = event::arriving(name) {
                 self.progress.note(now, name);
                 self.arrive(now, slot);
-                continue;
+            } else {
+                self.happen(now, name);
             }
-            let (kind, index) = event::kind(name);
-            if kind >= Kind::Dequeue {
-                self.called(now, kind, index);
-                continue;
-            }
-            // Every part sees a fault: one counts it.
-            if !matches!(kind, Kind::Fault | Kind::Reroute) || self.part.as_ref().is_none_or(|part| part.index == 0) {
-                self.progress.note(now, name);
-            }
-            self.handle(now, kind, index as usize);
-            if self.progress.events.is_multiple_of(1 << 12) && interrupted() {
+            if self.progress.events.is_multiple_of(BETWEEN_SIGNALS) && interrupted() {
                 return Err(DriverError::Interrupted);
             }
         }
         Ok(())
+    }
+
+    /// Something happens that is no arrival.
+    #[inline]
+    fn happen(&mut self, now: Time, name: u64) {
+        let (kind, index) = event::kind(name);
+        if kind >= Kind::Dequeue {
+            return self.called(now, kind, index);
+        }
+        // Every part sees a fault: one counts it.
+        if !matches!(kind, Kind::Fault | Kind::Reroute) || self.part.as_ref().is_none_or(|part| part.index == 0) {
+            self.progress.note(now, name);
+        }
+        self.handle(now, kind, index as usize);
     }
 
     /// The run is over. What else happens in this window still does, or its end would depend on the order in which
@@ -457,7 +465,10 @@ impl Simulation {
                 let step = self.fabric.inject(now, &mut packet.envelope);
                 free = self.fabric.port_free(HostId(host as u32), plane);
                 if let Step::Arrives(at) = step
-                    && !self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, &packet))
+                    && !self
+                        .part
+                        .as_mut()
+                        .is_some_and(|part| part.takes(&self.fabric, at, (&packet.envelope, &packet.body)))
                 {
                     let slot = self.packets.insert(packet);
                     self.queue.push(at, event::arrival(at, packet.envelope.link, slot));

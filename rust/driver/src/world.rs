@@ -65,7 +65,6 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
         rank_of_host[host as usize] = rank as u32;
     }
-    let wqes = if spec.record_wqes { program.len() } else { 0 };
     Ok(Simulation {
         queue: queue(spec, &fabric),
         packets: Packets::default(),
@@ -85,7 +84,7 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         verified: None,
         part: None,
         unsent: unsent(spec, &program, &connections, planes * routes as usize),
-        recorder: Recorder::new(wqes, planes, spec.record_bin_ps),
+        recorder: recorder(spec, &program),
         engine: Engine::new(Arc::new(program)),
         rank_of_host,
         connections,
@@ -106,7 +105,6 @@ pub(crate) fn environments(spec: &Spec, fabric: &Fabric) -> impl Iterator<Item =
 
 /// The same run once more, not started either and without endpoints, to be a part of it.
 pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
-    let wqes = if spec.record_wqes { of.engine.program().len() } else { 0 };
     Simulation {
         queue: queue(spec, &of.fabric),
         packets: Packets::default(),
@@ -115,7 +113,7 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         engine: Engine::new(of.engine.program().clone()),
         verify: None,
         verified: None,
-        recorder: Recorder::new(wqes, spec.fabric.planes as usize, spec.record_bin_ps),
+        recorder: recorder(spec, of.engine.program()),
         sampler: None,
         progress: Progress::new(spec.warmup, spec.iterations),
         connections: of.connections.clone(),
@@ -134,6 +132,11 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         unsent: Vec::new(),
         part: None,
     }
+}
+
+fn recorder(spec: &Spec, program: &Program) -> Recorder {
+    let entries = if spec.record_wqes { program.len() } else { 0 };
+    Recorder::new(entries, spec.fabric.planes as usize, spec.record_bin_ps)
 }
 
 /// What a wheel spans, ps: delays of links and full queues. What is due later waits in a heap.
@@ -159,7 +162,7 @@ fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usiz
     connections.iter().enumerate().map(of_rank).collect()
 }
 
-/// Whether paths (a line at each end) and routes together exceed a quarter of a usual second-level cache. Measured: below
+/// Whether paths (two lines at most, both ends) and routes together exceed a quarter of a usual second-level cache. Measured: below
 /// that, looking ahead costs a quarter more instructions and brings nothing.
 fn far_state(connections: &Connections, paths: usize, fabric: &Fabric) -> bool {
     let connections: usize = connections.iter().map(Vec::len).sum();
