@@ -30,8 +30,9 @@ def refuse(scenario: Scenario) -> None:
     """Raise `ConfigError` for the first thing that a fluid does not show."""
     unset = {"check": False, "faults": (), "record_bin": None, "record_paths": None, "flip_byte_at": None, "threads": 1}
     for name, usual in unset.items():
-        if getattr(scenario, name) != usual:
-            raise ConfigError.of(name, getattr(scenario, name), PACKETS_ONLY)
+        given = getattr(scenario, name)
+        if given != usual:
+            raise ConfigError.of(name, len(given) if isinstance(given, tuple) else given, PACKETS_ONLY)
     topology = scenario.topology
     if topology.lossless or scenario.transport.fabric.get("lossless"):
         raise ConfigError.of("lossless", True, f"{PACKETS_ONLY}; a fluid knows no pauses")

@@ -23,6 +23,8 @@ CASES = {
     "size that is no size": (["compare", "-b", "lots"], "size", "lots", "64MiB"),
     "sizes the wrong way round": ([PERF, "-b", "4K", "-e", "2K"], "--maxbytes", "2048", "4096"),
     "size below one element a rank": (["alltoall_perf", "-b", "8", "-e", "8"], "size", "8", "1024"),
+    "no worker": ([PERF, "-b", "1M", "--workers", "0"], "--workers", "0", "at least 1"),
+    "no worker in compare": (["compare", "--workers", "0"], "--workers", "0", "at least 1"),
     "no iteration": ([PERF, "-n", "0"], "iterations", "0", "1"),
     "iterations that are no number": ([PERF, "-n20x"], "-n", "20x", "an integer"),
     "ranks that are no whole number": ([PERF, "--ranks", "2.5"], "--ranks", "2.5", "an integer"),

@@ -105,6 +105,10 @@ def _one_line(error: CycloptsError) -> str:
     """Field, value, allowed: what the parser refused, in the words of `ConfigError`."""
     from cyclopts import CoercionError, MissingArgumentError, UnknownCommandError, UnknownOptionError
 
+    from ..errors import ConfigError
+
+    if isinstance(error.__cause__, ConfigError):
+        return str(error.__cause__)
     if isinstance(error, UnknownOptionError):
         names = [name for argument in error.argument_collection if argument.show for name in argument.names]
         return f"option = {error.token.keyword or error.token.value!r}: unknown; allowed: {' '.join(sorted(names))}"

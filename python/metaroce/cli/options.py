@@ -28,8 +28,15 @@ def whole(_type: Any, tokens: Sequence[Token]) -> int:
     return int(tokens[0].value)  # the parser's own conversion would cut 2.5 to 2
 
 
+def _at_least_one(_type: Any, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError.of("--workers", value, "must be at least 1")
+
+
 Whole = Annotated[int, Parameter(converter=whole)]
-Workers = Annotated[int | None, Parameter(converter=whole, help="Runs at a time. [default: one a core]")]
+Workers = Annotated[
+    int | None, Parameter(converter=whole, validator=_at_least_one, help="Runs at a time. [default: one a core]")
+]
 NAME_OR_FILE = Parameter(help="A named topology, or the path of a TOML file.")
 
 
