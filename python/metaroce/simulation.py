@@ -43,8 +43,8 @@ def run(scenario: Scenario) -> Result:
 def all_reduce(tensors: Sequence[Array], *, dtype: str | None = None, **scenario: Any) -> tuple[list[Array], Result]:
     """Sum n equal arrays, one a rank; every rank gets the sum. ``scenario`` are fields of `Scenario` but the workload.
 
-    The order of the sums is fixed: `metaroce.collectives.ring`. dtypes float32, float64, int32, int8, and uint16 arrays
-    with ``dtype="bfloat16"``. Each input may have any shape.
+    The order of the sums is fixed: `metaroce.collectives.ring`. dtypes float32, float64, float16, int32, int8, and
+    uint16 arrays with ``dtype="bfloat16"``. Each input may have any shape.
     """
     given = _Tensors("all_reduce", tensors, dtype)
     return given.run(given.elements, given.elements, given.shape, scenario)

@@ -13,7 +13,7 @@ from numbers import Integral
 
 from .errors import ConfigError
 
-ELEMENT_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "int32": 4, "int8": 1}
+ELEMENT_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int32": 4, "int8": 1}
 """Element types of a collective and their sizes in bytes."""
 
 _SIZE = {"": 1, "b": 1}

@@ -97,7 +97,7 @@ def test_every_list_of_writes_is_right(writes, seed):
 
 
 @pytest.mark.parametrize("inplace", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int8"])
 def test_all_reduce_sums_in_the_documented_order(dtype, inplace):
     """Values whose sum depends on the order: shard j is ((x_j + x_{j+1}) + ...) + x_{j-1}, bit for bit."""
     ranks, count = 5, 23

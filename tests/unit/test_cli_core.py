@@ -54,7 +54,7 @@ def test_all_links_dead_for_good_is_status_one_and_names_flows(capsys):
     assert "rank 0 -> rank 1 stream" in line
 
 
-@pytest.mark.parametrize("dtype", ["float", "double", "bfloat16", "int32", "int8"])
+@pytest.mark.parametrize("dtype", ["float", "double", "half", "bfloat16", "int32", "int8"])
 def test_every_type_is_right_under_loss(capsys, dtype):
     command = ["reduce_scatter_perf", "-b", "64K", "-e", "64K", "--ranks", "8", "--loss", "5%", "-d", dtype]
     assert main(command) == 0

@@ -117,7 +117,7 @@ def test_a_matrix_must_fit_the_ranks():
     ("fields", "message"),
     [
         ({"kind": "allreduce"}, "kind = 'allreduce': unknown; allowed: all_gather"),
-        ({"dtype": "half"}, "dtype = 'half': unknown; allowed: bfloat16"),
+        ({"dtype": "half"}, "dtype = 'half': unknown; allowed: bfloat16, float16"),
         ({"ranks": 1}, "ranks = 1: must be at least 2"),
         ({"count": 0}, "count = 0"),
         ({"count": None, "size": 0}, "size = 0: must be at least 4 bytes"),

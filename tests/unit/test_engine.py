@@ -96,7 +96,7 @@ def test_bad_writes_are_refused(writes, message):
             {"kind": "sum"},
             "kind = 'sum': unknown; allowed: all_gather, all_reduce, alltoall, alltoallv, reduce_scatter",
         ),
-        ({"dtype": "float16"}, "dtype = 'float16': unknown; allowed: bfloat16, float32, float64, int32, int8"),
+        ({"dtype": "float8"}, "dtype = 'float8': unknown; allowed: bfloat16, float16, float32, float64, int32, int8"),
         ({"size": 0}, "size = 0: must be above 0"),
         ({"size": "64XB"}, "size = '64XB'"),
         ({"size": None}, "takes exactly one of: size, count"),

@@ -56,7 +56,9 @@ def compare(
         str, Parameter(help="all_reduce reduce_scatter all_gather alltoall [default: all_reduce alltoall]")
     ],
     size: Annotated[str, Parameter(name=["--size", "-b"], help="Bytes a rank, as nccl-tests counts them.")] = "64MiB",
-    datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float",
+    datatype: Annotated[
+        str, Parameter(name=["--datatype", "-d"], help="float double half bfloat16 int32 int8.")
+    ] = "float",
     loss: Annotated[tuple[str, ...], _Several, Parameter(help="Probabilities, as 0.01 or 1%.")] = (
         "0",
         "0.1%",

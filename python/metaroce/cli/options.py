@@ -116,7 +116,9 @@ class PerfOptions:
             name=["--check", "-c"], help="1: the first iteration moves payload, every element compared; 0: none does."
         ),
     ] = 1
-    datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double bfloat16 int32 int8.")] = "float"
+    datatype: Annotated[str, Parameter(name=["--datatype", "-d"], help="float double half bfloat16 int32 int8.")] = (
+        "float"
+    )
     op: Annotated[str, Parameter(name=["--op", "-o"], help="sum.")] = "sum"
     workers: Workers = None
     threads: Annotated[
@@ -187,8 +189,8 @@ class IgnoredOptions:
 
 
 def dtype_name(name: str) -> str:
-    """NumPy's name of an element type from nccl-tests' (`float`, `double`); others pass through to be checked later."""
-    return {"float": "float32", "double": "float64"}.get(name, name)
+    """NumPy's name of an element type from nccl-tests' (`float`, `double`, `half`); others pass through unchecked."""
+    return {"float": "float32", "double": "float64", "half": "float16"}.get(name, name)
 
 
 def faults(texts: tuple[str, ...]) -> list[dict[str, Any]]:

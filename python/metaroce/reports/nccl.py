@@ -18,6 +18,7 @@ TYPE_NAMES: Mapping[str, str] = {
     "int32": "int32",
     "float32": "float",
     "float64": "double",
+    "float16": "half",
     "bfloat16": "bfloat16",
 }
 

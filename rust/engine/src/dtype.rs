@@ -1,7 +1,7 @@
 //! Element types and their sums.
 #![expect(clippy::float_arithmetic, reason = "payload is summed in its own type; nothing is decided by it")]
 
-use half::bf16;
+use half::{bf16, f16};
 
 /// Element type of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Dtype {
     Float64,
     /// bfloat16; summed in single, rounded to nearest even.
     Bfloat16,
+    /// IEEE half; summed in single, rounded to nearest even.
+    Float16,
     /// 32-bit integer, wrapping.
     Int32,
     /// 8-bit integer, wrapping.
@@ -20,10 +22,11 @@ pub enum Dtype {
 
 impl Dtype {
     /// All types, by name.
-    pub const NAMES: [(&'static str, Dtype); 5] = [
+    pub const NAMES: [(&'static str, Dtype); 6] = [
         ("float32", Dtype::Float32),
         ("float64", Dtype::Float64),
         ("bfloat16", Dtype::Bfloat16),
+        ("float16", Dtype::Float16),
         ("int32", Dtype::Int32),
         ("int8", Dtype::Int8),
     ];
@@ -33,7 +36,7 @@ impl Dtype {
         match self {
             Dtype::Float32 | Dtype::Int32 => 4,
             Dtype::Float64 => 8,
-            Dtype::Bfloat16 => 2,
+            Dtype::Bfloat16 | Dtype::Float16 => 2,
             Dtype::Int8 => 1,
         }
     }
@@ -48,6 +51,9 @@ impl Dtype {
                 each(target, addend, |a, b| (f64::from_le_bytes(a) + f64::from_le_bytes(b)).to_le_bytes())
             }
             Dtype::Bfloat16 => each(target, addend, |a, b| nearest(single(a) + single(b)).to_le_bytes()),
+            Dtype::Float16 => each(target, addend, |a, b| {
+                f16::from_f32(f16::from_le_bytes(a).to_f32() + f16::from_le_bytes(b).to_f32()).to_le_bytes()
+            }),
             Dtype::Int32 => {
                 each(target, addend, |a, b| i32::from_le_bytes(a).wrapping_add(i32::from_le_bytes(b)).to_le_bytes());
             }
@@ -62,6 +68,7 @@ impl Dtype {
             Dtype::Float32 => target.copy_from_slice(&(value as f32).to_le_bytes()),
             Dtype::Float64 => target.copy_from_slice(&f64::from(value).to_le_bytes()),
             Dtype::Bfloat16 => target.copy_from_slice(&bf16::from_f32(value as f32).to_le_bytes()),
+            Dtype::Float16 => target.copy_from_slice(&f16::from_f32(value as f32).to_le_bytes()),
             Dtype::Int32 => target.copy_from_slice(&value.to_le_bytes()),
             Dtype::Int8 => target[0] = value as u8,
         }
@@ -73,6 +80,7 @@ impl Dtype {
             Dtype::Float32 => 1 << 24,
             Dtype::Float64 => 1 << 53,
             Dtype::Bfloat16 => 1 << 8,
+            Dtype::Float16 => 1 << 11,
             Dtype::Int32 | Dtype::Int8 => u64::MAX,
         }
     }
@@ -115,5 +123,20 @@ mod tests {
                 assert_eq!(u16::from_le_bytes(sum), right.to_bits(), "{a:#x} + {b:#x}");
             }
         }
+    }
+
+    #[test]
+    fn float16_sums_are_rounded_to_nearest_even_once() {
+        let add = |a: f32, b: f32| {
+            let (mut sum, addend) = (f16::from_f32(a).to_le_bytes(), f16::from_f32(b).to_le_bytes());
+            Dtype::Float16.add(&mut sum, &addend);
+            f16::from_le_bytes(sum).to_f32()
+        };
+        let two_to = |exponent: i32| 2f32.powi(exponent);
+        assert_eq!(add(2048.0, 1.0), 2048.0);
+        assert_eq!(add(2050.0, 1.0), 2052.0);
+        assert_eq!(add(1.0, two_to(-11)), 1.0);
+        assert_eq!(add(1.0, two_to(-11) + two_to(-14)), 1.0 + two_to(-10));
+        assert_eq!((add(two_to(-24), two_to(-24)), add(65504.0, 16.0)), (two_to(-23), f32::INFINITY));
     }
 }
