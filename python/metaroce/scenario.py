@@ -38,14 +38,15 @@ class Scenario(Config):
 
     Raises `ConfigError` for anything that cannot be run. Only the workload must be given. ``topology`` is a name, a
     file or a model. ``placement`` puts ranks on random hosts (from the seed) or on hosts in order; ranks fill racks
-    (kind ``racks``) in order always, as their domains are what algorithms go by. ``check`` moves real bytes and compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the
-    run from fluid rates (`metaroce.flow`) and refuses what only packets show.
+    (kind ``racks``) in order always, as their domains are what algorithms go by. ``check`` moves real bytes and
+    compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the run from
+    fluid rates (`metaroce.flow`) and refuses what only packets show.
 
     ``threads`` share this one run, with the same result: planes are divided among them. It pays on fabrics with events
     enough in the least delay of a link, and on cores that nothing else needs: seeds or cells at once (`run_many`) gain
     more. Where it cannot give the same bytes or would not pay, it is refused: ``check`` or other payload, more than one
-    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, more
-    threads than planes or cores.
+    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, racks
+    joined by a scale-out network, more threads than planes or cores.
     """
 
     topology: Annotated[Topology, BeforeValidator(_topology)] = Field(default_factory=_default_topology)

@@ -1,6 +1,6 @@
 """The self-check of a fabric: degrees, speeds, planes disjoint, all pairs of hosts reachable in each plane.
 
-A fabric of islands has hosts with ports in the first planes only, and that need not reach each other: whether ranks that
+Hosts of a fabric of islands may have ports in the first planes only and need not reach each other: whether ranks that
 talk do, the core checks.
 
 A fault may cut a fabric later; a fabric that is cut from the start is a mistake in its file, and is refused with the

@@ -1,10 +1,10 @@
 """Racks: accelerators with a host in each of two networks, a fast one in their rack and a slower one between racks.
 
-Every rack is a scale-up domain with a switch of its own in each plane; in each plane of the scale-out network one switch
-joins all racks, non-blocking. Accelerator a has host a in the scale-up and, where there are several racks, host n + a in
-the scale-out network, n accelerators in all: accelerators of a rack talk between their scale-up hosts, others between
-their scale-out hosts. Both networks count planes from 0 and share nothing but those numbers: a plane that goes down does
-so in both.
+Every rack is a scale-up domain with a switch of its own in each plane; in each plane of the scale-out network one
+switch joins all racks, non-blocking. Accelerator a has host a in the scale-up network and, where there are several
+racks, host n + a in the scale-out network, n accelerators in all. Accelerators of a rack talk between their scale-up
+hosts, others between their scale-out hosts. Both networks number planes from 0 and share nothing but those numbers;
+a fault of plane p takes down all switches of that number, in both.
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
     planes = 2
 
 Top-level keys come before the first ``[table]``, as TOML wants. Switches of the generators are named
-``p<plane>.leaf<i>``, ``spine``, ``tor``, ``agg``, ``core``, ``rack`` and, alone of its kind in a plane, ``out``; i counts
-through the whole plane.
+``p<plane>.leaf<i>``, ``spine``, ``tor``, ``agg``, ``core`` and ``rack``; i counts through the whole plane. The switch
+between racks is ``p<plane>.out``.
 """
 
 from __future__ import annotations
