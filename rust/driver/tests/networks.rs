@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Entry, GBPS, Job, MTU, NOOP, RECV, SEND, WRITE, all_reduce, all_to_all, counter, entry, unaccounted};
+use common::{
+    Entry, GBPS, Job, MTU, NOOP, RECV, SEND, WRITE, WRITE_IMM, all_reduce, all_to_all, counter, entry, unaccounted,
+};
 use metaroce_driver::{Denied, Region, Status};
 use metaroce_engine::pattern::{Expect, Fill};
 use serde_json::{Value, json};
@@ -150,6 +152,26 @@ fn what_completes_at_one_host_of_a_rank_starts_what_the_other_sends() {
         watch(&mut job, (SELF, bytes), SELF, bytes / 4);
         let outcome = job.run_checked(spec(kind), "float32");
         assert_eq!((outcome.status, outcome.check), (Status::Done, Some((0, bytes / 4))), "{kind}");
+    }
+}
+
+/// Immediate data has waited for its receive, which is complete as soon as it is posted: at a host where nothing happens.
+#[test]
+fn what_posting_at_the_other_host_completes_goes_on() {
+    for kind in ["metaroce", "mrc"] {
+        let mut job = Job::new(RANKS);
+        job.ranks[STRANGER as usize].push(entry(WRITE_IMM, SELF, 0, 100));
+        job.ranks[NEIGHBOUR as usize].push(Entry { start: 100_000_000, ..entry(SEND, SELF, 0, 100) });
+        job.ranks[NEIGHBOUR as usize].push(entry(RECV, SELF, 0, 100));
+        let then = |after: u32, next: Entry| Entry { deps: vec![after], ..next };
+        job.ranks[SELF as usize] = vec![
+            entry(RECV, NEIGHBOUR, 0, 100),
+            then(0, entry(RECV, STRANGER, 0, 100)),
+            then(1, entry(SEND, NEIGHBOUR, 0, 100)),
+        ];
+        let outcome = job.run(&spec(kind));
+        assert_eq!(outcome.status, Status::Done, "{kind}");
+        assert_eq!(outcome.wqe_done[0], outcome.wqe_done[1], "{kind}: rank 0 is first in the columns");
     }
 }
 
