@@ -184,7 +184,7 @@ def verbs_write(source, target):
     mine, theirs = (pd.reg_mr(np.full(1000, k + 1, np.uint8), rights) for k, pd in enumerate(ends))
     pair = [pd.create_qp(pd.device.create_cq()) for pd in ends]
     verbs.connect(*pair)
-    pair[0].post_send(verbs.SendWR(1, verbs.WRITE, (mine, 0, 1000), remote=(theirs.rkey, 0)))
+    pair[0].post_send(verbs.SendWR(1, verbs.RDMA_WRITE, (mine, 0, 1000), remote=(theirs.rkey, 0)))
     context.run()
     return theirs.bytes
 
