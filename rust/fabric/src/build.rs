@@ -1,5 +1,7 @@
 //! From a specification to a fabric: checks first, then ports, attachments and routes.
 
+use metaroce_wire::{HostId, PlaneId};
+
 use crate::balance::{self, Balancer};
 use crate::explicit::Queues;
 use crate::fabric::{Attachment, Fabric, SwitchState};
@@ -8,7 +10,6 @@ use crate::pfc::FlowControl;
 use crate::port::Port;
 use crate::routing::{Edge, PlaneShape, Routes};
 use crate::spec::{Balance, FabricSpec, SpecError, Switching};
-use metaroce_wire::{HostId, PlaneId};
 
 /// Rates above this, bit/s, would need less than a picosecond a byte.
 pub const MAX_RATE: u64 = 8_000_000_000_000;
