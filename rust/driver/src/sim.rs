@@ -386,7 +386,10 @@ impl Simulation {
     #[inline(never)]
     fn settle_other(&mut self, now: Time, host: usize) {
         let Some(other) = other_host(&self.other_hosts, host) else { return };
-        while self.take_completions(now, other) && self.take_completions(now, host) {}
+        let (mut next, mut after) = (other, host);
+        while self.take_completions(now, next) {
+            (next, after) = (after, next);
+        }
         self.pull(now, other);
     }
 
