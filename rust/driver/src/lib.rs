@@ -8,6 +8,7 @@ pub mod bench;
 mod event;
 mod execute;
 mod explicit;
+mod networks;
 mod packets;
 mod parallel;
 mod profiles;
@@ -19,6 +20,7 @@ mod telemetry;
 mod upcoming;
 mod world;
 
+pub use networks::ScaleOut;
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
 pub use record::{Outcome, StalledFlow, Status, WqeResult};

@@ -9,6 +9,8 @@ use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::networks::ScaleOut;
+
 /// Why a run gives no outcome.
 #[derive(Debug, Error)]
 pub enum DriverError {
@@ -45,6 +47,9 @@ pub struct Spec {
     pub faults: Vec<Fault>,
     /// Host of each rank.
     pub hosts_of_ranks: Vec<u32>,
+    /// Ranks of different domains talk by hosts of their own; all by those of `hosts_of_ranks`, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_out: Option<ScaleOut>,
     /// Registered bytes a rank.
     pub memory_bytes: u64,
     /// Timed iterations.
@@ -162,6 +167,9 @@ pub struct Fabric {
     /// Settings of the lossless class, used where there is one.
     #[serde(default)]
     pub pfc: PfcConfig,
+    /// Hosts need not reach each other, nor have a port in every plane: in the first ones.
+    #[serde(default)]
+    pub islands: bool,
 }
 
 fn trim() -> bool {
@@ -381,6 +389,7 @@ impl Fabric {
             reroute_delay: Time(self.reroute_delay_ps),
             loss,
             seed,
+            islands: self.islands,
         })
     }
 }
