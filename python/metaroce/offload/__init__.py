@@ -1,0 +1,1 @@
+"""Message engines: hardware as data, and the compiler of collectives to work packets."""
