@@ -107,7 +107,7 @@ def _check_send_order(p: Program, when: Order, one: Array, next_one: Array) -> N
     earlier, later = p.deps[dep[option]].astype(np.int64), p.deps[late].astype(np.int64)
     met[option[(earlier == later) | adjacent(p, when, earlier, later)]] = True
     open_ = ~met[option]
-    met[option[open_][_reaches(when, earlier[open_], later[open_])]] = True
+    met[option[open_][reaches(when, earlier[open_], later[open_])]] = True
     if not met.all():
         k = int(pair[np.argmin(met)])
         raise ProgramError(
@@ -125,7 +125,7 @@ def adjacent(p: Program, when: Order, earlier: Array, later: Array) -> Array:
     return np.asarray(known[np.minimum(np.searchsorted(known, step), len(known) - 1)] == step)
 
 
-def _reaches(when: Order, earlier: Array, later: Array) -> Array:
+def reaches(when: Order, earlier: Array, later: Array) -> Array:
     """Whether a way leads from each entry to the other: a search backwards, for the few pairs that have no edge."""
     found = np.zeros(len(earlier), bool)
     if not len(earlier):

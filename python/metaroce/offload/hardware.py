@@ -165,6 +165,31 @@ class Hardware(Config):
         split(network, network.partition.value)
         return network
 
+    def spec(
+        self, engines: int, posters: int, nics: int, words: int, express_doorbell: bool | None = None
+    ) -> dict[str, Any]:
+        """The ``offload`` object of a run's specification: ``engines`` message engines, then ``posters``."""
+        if self.engines is None or self.unit is None or self.control is None:
+            raise ConfigError.of("engine", self.name or self.kind, 'must be hardware of kind "engines"')
+        express = self.network.express_doorbell.value if express_doorbell is None else express_doorbell
+        doorbell = 0 if express else self.network.doorbell.value
+        issue, post = (self.posters.issue.value, self.posters.post.value) if self.posters else (0, 0)
+        hidden = self.control.host_copy_hidden.value
+        rates = [round(count.value * self.unit.clock.value * 8) for count in (self.unit.alone, self.unit.shared)]
+        return {
+            "issue_ps": [self.engines.issue.value] * engines + [issue] * posters,
+            "start_ps": [self.engines.start.value] * engines + [0] * posters,
+            "post_ps": [doorbell] * engines + [post + doorbell] * posters,
+            "direct": [False] * engines + [True] * posters,
+            "event_ps": self.control.event.value + (0 if hidden else self.control.host_copy.value),
+            "dispatch_ps": self.control.dispatch.value,
+            "unit_bps": rates[0],
+            "units_bps": rates[1] * self.engines.count.value,
+            "outstanding": self.network.outstanding.value * nics,
+            "words": words,
+            "copies_sends": False,
+        }
+
     def figures(self) -> list[tuple[str, Any, str]]:
         """All figures as rows (path, value, source)."""
         return list(_figures(self, ""))

@@ -1,0 +1,74 @@
+"""Lanes, chunks and staging slots.
+
+A chunk is at least what the wire takes while its entries are issued, and at most what staging slots of on-chip memory
+hold; between the two, as many chunks as are under way at once.
+"""
+
+from __future__ import annotations
+
+from ..algorithms import EXCHANGES
+from ..ir import Module, Node, Target
+
+SLOTS = 4
+"""Staging slots of a subgraph: three transfers under way. Ours, of the model's 2 .. 4."""
+LEAST = 4096
+"""A lane carries at least so many bytes of a block, or there are fewer lanes. Ours."""
+ENTRIES = 4
+"""Entries that a chunk costs: RECV, SEND, SUM and its completion."""
+MOST_CHUNKS = 8
+"""Chunks of what needs no staging: enough for phases to overlap. Ours."""
+
+
+def chunk(module: Module) -> Module:
+    """Decides ``lanes``, ``chunks``, ``slots`` and ``part``."""
+    return module.but(nodes=tuple(chunked(node, module.target) for node in module.nodes))
+
+
+def bounds(target: Target, slots: int) -> tuple[int, int]:
+    """Bytes of a chunk: least and most."""
+    h = target.hardware
+    assert h.engines is not None
+    least = int(ENTRIES * h.engines.issue.value / 1e12 * target.rates()[0] / target.engines)
+    staging = h.memory.staging.value if h.memory.staging else h.memory.size.value // 64
+    return max(least, 1), max(staging // (target.engines * slots), 64)
+
+
+def chunked(node: Node, target: Target) -> Node:
+    """The node with lanes, chunks, slots and part decided."""
+    options = target.options
+    n, slots = len(node.members(target.ranks)), options.slots or SLOTS
+    least, most = bounds(target, slots)
+    asked = options.chunk
+    if node.kind in EXCHANGES:
+        return _exchange(node, target, n, asked or least)
+    block = node.count * node.element_bytes // (n if node.kind == "all_reduce" else 1)
+    if node.algorithm == "put":
+        size = node.count * node.element_bytes
+        lanes = min(target.posters or target.engines, max(1, size // 256))
+        if node.kind == "all_gather":
+            lanes = min(target.posters or target.engines, n - 1)
+        return node.but(lanes=lanes, chunks=1, slots=2, ready=options.ready)
+    lanes = min(target.engines - _kept(node, target), max(1, -(-block // LEAST)))
+    piece = -(-block // lanes)
+    if node.algorithm == "recursive":
+        return node.but(lanes=lanes, chunks=1, slots=2, ready=options.ready)
+    if asked:
+        chunks = -(-piece // asked)
+    elif "reduce_scatter" in node.phases:
+        chunks = max(-(-piece // most), min(slots - 1, piece // least), 1)
+    else:
+        chunks = max(1, min(MOST_CHUNKS, piece // least))
+    chunks = max(1, min(chunks, piece // node.element_bytes))
+    return node.but(lanes=lanes, chunks=chunks, slots=slots, ready=options.ready)
+
+
+def _kept(node: Node, target: Target) -> int:
+    """Engines that are kept from this node."""
+    return 0 if node.priority == 0 else min(target.options.reserve, target.engines - 1)
+
+
+def _exchange(node: Node, target: Target, n: int, least: int) -> Node:
+    size = node.count if node.matrix is None else int(node.matrix.max())
+    engines = (target.posters or target.engines) if node.algorithm == "put" else target.engines - _kept(node, target)
+    cut = 1 if node.algorithm == "put" else max(1, min(engines, size * node.element_bytes // least))
+    return node.but(lanes=max(1, min(engines, (n - 1) * cut)), chunks=min(cut, engines), slots=2, part=least)
