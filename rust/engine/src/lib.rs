@@ -9,8 +9,10 @@ mod column;
 mod dtype;
 mod engine;
 mod memory;
+pub mod offload;
 pub mod pattern;
 mod program;
+pub mod rehearse;
 
 pub use column::Column;
 pub use dtype::Dtype;
