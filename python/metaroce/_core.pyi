@@ -95,8 +95,8 @@ and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "sta
 ``wqe_placed_ps`` and ``payload_line_rate_bps``.
 
 `rehearse` runs a program for message engines on a network of random delays, with payload. Its JSON object is
-``{"memory_bytes", "dtype", "offload", "least_ps", "most_ps"}``, the latter two those of a message or acknowledgement;
-its columns are those of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done",
+``{"memory_bytes", "dtype", "offload", "least_ps", "most_ps", "unit_ps"?}``: least and most time of a message or
+acknowledgement, and most that a COPY or SUM takes longer than it needs (left out: ``most_ps``); its columns are those of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done",
 "stalled", "failed": a message did not fit its receive), ``wrong``, ``checked``, ``rnr`` (messages that came before
 their receive), ``time_ps`` and ``reason`` (what did not go on, or empty).
 """

@@ -169,12 +169,17 @@ class Rehearsals:
 
 
 def rehearse(
-    program: Program, seeds: Iterable[int], least: int | str = "100ns", most: int | str = "20us"
+    program: Program,
+    seeds: Iterable[int],
+    least: int | str = "100ns",
+    most: int | str = "20us",
+    unit: int | str | None = None,
 ) -> Rehearsals:
     """Run a program for message engines on a network of random delays, once with each seed, and check the results.
 
     Each message, and each acknowledgement, takes its own time from ``least`` to ``most`` (picoseconds, or text with a
-    unit); those of one stream stay in order. Half of a message is read when it leaves and the other half when it lands,
+    unit), mostly short, now and then long; those of one stream stay in order. A COPY or SUM takes up to ``unit`` longer
+    than it needs, None: up to ``most``. Half of a message is read when it leaves and the other half when it lands,
     so that entries which do not wait for what they need give wrong elements under some seed. No fabric, no transport.
     """
     from . import _core
@@ -184,6 +189,8 @@ def rehearse(
     numbers = np.array(list(seeds), np.uint64)
     delays = {"least_ps": parse_time(least, "least"), "most_ps": parse_time(most, "most")}
     spec = {"memory_bytes": program.memory_bytes, "dtype": program.dtype, "offload": program.offload, **delays}
+    if unit is not None:
+        spec["unit_ps"] = parse_time(unit, "unit")
     columns = program.columns() | program.payload_columns()
     try:
         with _room(program.ranks * program.memory_bytes):

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use metaroce_engine::offload::{Device, Effect, EngineCosts, Hardware, Plan};
-use metaroce_engine::rehearse::{Payload, Rehearsal, Verdict};
+use metaroce_engine::rehearse::{Delays, Payload, Rehearsal, Verdict};
 use metaroce_engine::{Dtype, Program};
 use metaroce_wire::Time;
 use serde::{Deserialize, Serialize};
@@ -248,6 +248,9 @@ pub struct RehearsalSpec {
     pub least_ps: u64,
     /// Most delay.
     pub most_ps: u64,
+    /// Most that an operation of a unit takes longer; left out, `most_ps`.
+    #[serde(default)]
+    pub unit_ps: Option<u64>,
 }
 
 impl RehearsalSpec {
@@ -278,11 +281,16 @@ pub fn rehearse(
         let allowed = format!("{} (least_ps) to 2^62 - 1", spec.least_ps);
         return Err(DriverError::config("most_ps", spec.most_ps, allowed));
     }
+    let unit = spec.unit_ps.unwrap_or(spec.most_ps);
+    if unit >= 1 << 62 {
+        return Err(DriverError::config("unit_ps", unit, "0 to 2^62 - 1"));
+    }
+    let delays = Delays { least: Time(spec.least_ps), most: Time(spec.most_ps), unit: Time(unit) };
     let dtype: Dtype = crate::spec::Payload { dtype: spec.dtype.clone() }.dtype()?;
     crate::world::check_ranges((&data.fills, &data.expects), (program.ranks(), spec.memory_bytes, dtype))?;
     let payload = Payload { dtype, memory: spec.memory_bytes as usize, fills: data.fills, expects: data.expects };
     let (ranks, plan) = (program.ranks(), spec.offload.plan(&Arc::new(program))?);
-    let rehearsal = Rehearsal::new(plan, payload, (Time(spec.least_ps), Time(spec.most_ps)));
+    let rehearsal = Rehearsal::new(plan, payload, delays);
     let mut rehearsal = rehearsal.map_err(|e| {
         let value = format!("{} bytes for each of {ranks} ranks ({e})", spec.memory_bytes);
         DriverError::config("memory_bytes", value, "what the machine has")

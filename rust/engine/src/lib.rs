@@ -12,6 +12,7 @@ mod memory;
 pub mod offload;
 pub mod pattern;
 mod program;
+mod random;
 pub mod rehearse;
 
 pub use column::Column;

@@ -1,9 +1,9 @@
 //! Rehearsals: the devices of all ranks on a network of random delays, to find what is missing in a program.
 //!
-//! Nothing is modelled of the network but that messages take their time, each its own. Memory is as harsh as it can be:
-//! half of a message is read when it leaves and the other half when it lands, a receive's bytes land when the message
-//! arrives, and operations of units read and write when they end. So an entry that does not wait for what it needs
-//! meets wrong bytes under some delays.
+//! Nothing is modelled of the network but that messages take their time, each its own, and so do operations of units.
+//! Memory is as harsh as it can be: half of a message is read when it leaves and the other half when it lands, a
+//! receive's bytes land when the message arrives, and operations of units read and write when they end. So an entry
+//! that does not wait for what it needs meets wrong bytes under some delays.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -11,14 +11,13 @@ use std::io;
 use std::sync::Arc;
 
 use metaroce_wire::Time;
-use rand_core::{Rng, SeedableRng};
-use rand_pcg::Pcg32;
 
 use crate::dtype::Dtype;
 use crate::memory::Memory;
 use crate::offload::{Device, Effect, Plan};
 use crate::pattern::{Expect, Fill, Pattern};
 use crate::program::Op;
+use crate::random::Random;
 
 /// Events between two questions whether to go on.
 const BETWEEN_SIGNALS: u64 = 1 << 14;
@@ -31,12 +30,22 @@ pub struct Rehearsal {
     flow_of: Vec<u32>,
     /// Source and destination of each flow.
     flows: Vec<(u32, u32)>,
-    /// Least and most delay of a message, or of an acknowledgement.
-    delays: (Time, Time),
+    delays: Delays,
     memory: Memory,
     pattern: Pattern,
     fills: Vec<Fill>,
     expects: Vec<Expect>,
+}
+
+/// Random times of a rehearsal.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// Least time of a message, or of its acknowledgement.
+    pub least: Time,
+    /// Most.
+    pub most: Time,
+    /// Most that an operation of a unit takes longer.
+    pub unit: Time,
 }
 
 /// Payload of a rehearsal.
@@ -109,11 +118,11 @@ struct Flow {
 }
 
 impl Rehearsal {
-    /// A rehearsal of `plan`, with delays from `delays.0` to `delays.1`.
+    /// A rehearsal of `plan`; `delays.least` is at most `delays.most`.
     ///
     /// # Errors
     /// What the operating system says if it has not that much memory.
-    pub fn new(plan: Arc<Plan>, payload: Payload, delays: (Time, Time)) -> io::Result<Rehearsal> {
+    pub fn new(plan: Arc<Plan>, payload: Payload, delays: Delays) -> io::Result<Rehearsal> {
         let program = plan.program().clone();
         let (mut flows, mut numbers) = (Vec::new(), BTreeMap::new());
         let mut flow_of = Vec::with_capacity(program.len());
@@ -170,7 +179,7 @@ struct Run<'a> {
     due: Vec<Time>,
     events: BinaryHeap<Reverse<(Time, Event)>>,
     flows: Vec<Flow>,
-    random: Pcg32,
+    random: Random,
     now: Time,
     rnr: u64,
     failed: Option<String>,
@@ -184,12 +193,18 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(of: &'a mut Rehearsal, seed: u64) -> Run<'a> {
         let ranks = of.plan.ranks();
+        let Delays { least, most, unit } = of.delays;
+        let device = |rank: usize| {
+            let mut device = Device::new(of.plan.clone(), rank);
+            device.loiter(Random::new(seed, rank as u64 + 1, (0, unit.0)));
+            device
+        };
         Run {
-            devices: (0..ranks).map(|rank| Device::new(of.plan.clone(), rank)).collect(),
+            devices: (0..ranks).map(device).collect(),
             due: vec![Time::NEVER; ranks],
             events: BinaryHeap::new(),
             flows: of.flows.iter().map(|_| Flow::default()).collect(),
-            random: Pcg32::seed_from_u64(seed),
+            random: Random::new(seed, 0, (least.0, most.0)),
             now: Time::ZERO,
             rnr: 0,
             failed: None,
@@ -271,24 +286,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn delay(&mut self) -> u64 {
-        let (least, most) = self.of.delays;
-        let span = u128::from(most.0 - least.0) + 1;
-        least.0 + ((u128::from(self.random.next_u64()) * span) >> u64::BITS) as u64
-    }
-
     fn send(&mut self, rank: usize, entry: u32) {
         let wqe = self.of.plan.program().wqe(entry as usize);
         let (len, size) = (wqe.bytes as usize, self.of.memory.dtype().size());
         let half = len / size / 2 * size;
         // Of one element, all or nothing.
-        let first = self.random.next_u32() & 1 == 0;
-        let early = if first { 0..half } else { half..len };
+        let early = if self.random.coin() { 0..half } else { half..len };
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(&self.of.memory.rank(rank)[wqe.local as usize..][early.clone()]);
         let id = self.of.flow_of[entry as usize];
-        let arrives = Time(self.now.0 + self.delay()).max(self.flows[id as usize].last_arrival);
+        let arrives = Time(self.now.0 + self.random.time()).max(self.flows[id as usize].last_arrival);
         let flow = &mut self.flows[id as usize];
         flow.last_arrival = arrives;
         flow.messages.push_back(Message { entry, arrives, early: (early.start, bytes), held: false });
@@ -346,7 +354,7 @@ impl<'a> Run<'a> {
 
     /// The first message of a flow has landed: its receive ends, and its sender will know.
     fn end(&mut self, id: u32, receives: bool, target: u32) {
-        let acked = Time(self.now.0 + self.delay());
+        let acked = Time(self.now.0 + self.random.time());
         let flow = &mut self.flows[id as usize];
         flow.last_ack = flow.last_ack.max(acked);
         self.events.push(Reverse((flow.last_ack, Event::Ack(id))));

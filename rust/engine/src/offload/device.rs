@@ -11,6 +11,7 @@ use super::plan::{FENCE, FUSED, Plan, RX_SYNC, SYNC, TX_SYNC};
 use super::unit::Units;
 use super::words::Words;
 use crate::program::Op;
+use crate::random::Random;
 
 /// What a device does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub struct Device {
     woken: Vec<u32>,
     /// When each entry was issued, ps, if recorded.
     issued: Vec<u64>,
+    /// Operations of units take longer than they need, by what these give: see [`Device::loiter`].
+    extra: Option<Random>,
 }
 
 /// Whether it goes to the NIC.
@@ -132,6 +135,7 @@ impl Device {
             pending: VecDeque::new(),
             woken: Vec::new(),
             issued: Vec::new(),
+            extra: None,
             plan,
         }
     }
@@ -139,6 +143,11 @@ impl Device {
     /// From now on the times of issue are recorded.
     pub fn record(&mut self) {
         self.issued = vec![u64::MAX; self.plan.program.entries(self.rank).len()];
+    }
+
+    /// From now on each operation of a unit takes a random time longer, for rehearsals.
+    pub(crate) fn loiter(&mut self, extra: Random) {
+        self.extra = Some(extra);
     }
 
     /// When each entry was issued last, ps, `u64::MAX` = never; empty if not recorded.
@@ -451,7 +460,8 @@ impl Device {
             let is_free = plan.graph().flow.get(entry as usize) & FUSED != 0 && is_transfer(plan.program.op(entry));
             let bytes = if is_free { 0 } else { plan.program.bytes(entry) };
             if bytes > 0 {
-                self.units.start(now, engine, bytes);
+                let extra = self.extra.as_mut().map_or(0, Random::time);
+                self.units.start(now, engine, bytes, Time(extra));
                 return;
             }
             self.leave_unit(now, engine);

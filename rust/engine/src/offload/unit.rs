@@ -56,10 +56,10 @@ impl Units {
         self.due
     }
 
-    /// The unit of `engine`, which is idle, begins an operation on `bytes`.
-    pub(super) fn start(&mut self, now: Time, engine: u32, bytes: u64) {
+    /// The unit of `engine`, which is idle, begins an operation on `bytes`, and on what takes it `extra` alone.
+    pub(super) fn start(&mut self, now: Time, engine: u32, bytes: u64, extra: Time) {
         self.advance(now);
-        let work = 8 * u128::from(bytes) * u128::from(PS_PER_S);
+        let work = 8 * u128::from(bytes) * u128::from(PS_PER_S) + u128::from(extra.0) * u128::from(self.one);
         self.marks.push(Reverse((self.served + work, engine)));
         self.settle();
     }

@@ -230,3 +230,63 @@ pub fn run(plan: &Arc<Plan>, takes: impl Fn(u32) -> u64) -> Trace {
     trace.device = Some(device);
     trace
 }
+
+/// Float elements.
+pub const ELEMENT: u64 = 4;
+
+/// Entries of one engine of one rank in a ring reduce-scatter with two staging slots, as in the worked example of the
+/// design: chunk c ends on rank c; in step s rank r sends chunk r - 1 - s and receives chunk r - 2 - s.
+pub fn ring_entries(
+    (rank, ranks): (u64, u64),
+    (engine, engines): (u64, u64),
+    elements: u64,
+    hoisted: bool,
+) -> Vec<Entry> {
+    let (bytes, steps) = (elements * ELEMENT, ranks - 1);
+    let chunk = |back: u64| (((rank + 2 * ranks - back) % ranks) * engines + engine) * bytes;
+    let slot = |step: u64| (ranks * engines + step % 2 * engines + engine) * bytes;
+    let (next, before) = (((rank + 1) % ranks) as u32, ((rank + ranks - 1) % ranks) as u32);
+    let mut entries: Vec<Entry> = Vec::new();
+    let (mut receives, mut sums) = (vec![0; steps as usize], vec![0; steps as usize]);
+    let receive = |entries: &mut Vec<Entry>, receives: &mut Vec<usize>, sums: &[usize], step: u64| {
+        receives[step as usize] = entries.len();
+        let back = if step < 2 { 0 } else { entries.len() - sums[step as usize - 2] };
+        entries.push(recv(before, slot(step), bytes).stream(engine as u32).sync(back as u32));
+    };
+    let send_chunk = |entries: &mut Vec<Entry>, sums: &[usize], step: u64| {
+        let back = if step == 0 { 0 } else { entries.len() - sums[step as usize - 1] };
+        entries.push(send(next, chunk(1 + step), bytes).stream(engine as u32).sync(back as u32));
+    };
+    let add = |entries: &mut Vec<Entry>, receives: &[usize], sums: &mut Vec<usize>, step: u64| {
+        sums[step as usize] = entries.len();
+        let back = entries.len() - receives[step as usize];
+        entries.push(sum(chunk(2 + step), slot(step), bytes).sync(back as u32));
+    };
+    if hoisted {
+        receive(&mut entries, &mut receives, &sums, 0);
+        send_chunk(&mut entries, &sums, 0);
+    }
+    for step in 0..steps {
+        if !hoisted {
+            send_chunk(&mut entries, &sums, step);
+            receive(&mut entries, &mut receives, &sums, step);
+        } else if step + 1 < steps {
+            receive(&mut entries, &mut receives, &sums, step + 1);
+        }
+        add(&mut entries, &receives, &mut sums, step);
+        if hoisted && step + 1 < steps {
+            send_chunk(&mut entries, &sums, step + 1);
+        }
+    }
+    entries.push(set(0, 1).sync(1));
+    entries
+}
+
+/// That of all ranks and engines.
+pub fn ring(ranks: u64, engines: u64, elements: u64, hoisted: bool) -> Job {
+    let of_engine = |rank: u64, engine: u64| {
+        subgraph(engine as u32, &ring_entries((rank, ranks), (engine, engines), elements, hoisted))
+    };
+    let of_rank = |rank: u64| (0..engines).map(|engine| of_engine(rank, engine)).collect();
+    Job { ranks: (0..ranks).map(of_rank).collect(), sets: Vec::new() }
+}
