@@ -16,6 +16,8 @@ use crate::spec::{Data, DriverError, OnError, Spec};
 /// Blocked subgraphs that are reported of a rank, and in all.
 const BLOCKED_OF_RANK: usize = 4;
 const BLOCKED: usize = 32;
+/// Longest random time of a rehearsal, ps: a second.
+const LONGEST: u64 = metaroce_wire::units::PS_PER_S;
 
 /// What message engines cost and share: the same for each rank. Times are picoseconds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -277,13 +279,13 @@ pub fn rehearse(
     if program.graph().is_empty() {
         return Err(DriverError::config("subgraph_start", "missing", "the columns of a program with subgraphs"));
     }
-    if spec.least_ps > spec.most_ps || spec.most_ps >= 1 << 62 {
-        let allowed = format!("{} (least_ps) to 2^62 - 1", spec.least_ps);
+    if spec.least_ps > spec.most_ps || spec.most_ps > LONGEST {
+        let allowed = format!("{} (least_ps) to {LONGEST}", spec.least_ps);
         return Err(DriverError::config("most_ps", spec.most_ps, allowed));
     }
     let unit = spec.unit_ps.unwrap_or(spec.most_ps);
-    if unit >= 1 << 62 {
-        return Err(DriverError::config("unit_ps", unit, "0 to 2^62 - 1"));
+    if unit > LONGEST {
+        return Err(DriverError::config("unit_ps", unit, format!("0 to {LONGEST}")));
     }
     let delays = Delays { least: Time(spec.least_ps), most: Time(spec.most_ps), unit: Time(unit) };
     let dtype: Dtype = crate::spec::Payload { dtype: spec.dtype.clone() }.dtype()?;

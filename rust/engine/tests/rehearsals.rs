@@ -100,20 +100,32 @@ fn the_same_seed_gives_the_same_rehearsal() {
     assert_eq!(run(), run());
 }
 
+/// How many rehearsals of the worked example are not exact once `change` has been at each subgraph.
+fn found((ranks, engines, elements): (u64, u64, u64), change: impl Fn(&mut Vec<Entry>)) -> usize {
+    let mut job = ring(ranks, engines, elements, true);
+    job.ranks.iter_mut().flatten().for_each(|subgraph| change(&mut subgraph.entries));
+    let verdicts = verdicts(&job, (ranks, engines, elements), &real(engines as usize));
+    verdicts.iter().filter(|verdict| !is_exact(verdict)).count()
+}
+
 #[test]
 fn a_missing_dependency_is_found() {
-    // Of the entries that wait for others in the worked example; the last, SET, changes no sum.
-    for (ranks, engines, elements) in [(4, 1, 100), (4, 4, 33)] {
-        for removed in [3, 4, 5, 6, 7, 8] {
-            let mut job = ring(ranks, engines, elements, true);
-            let all = job.ranks.iter_mut().flatten();
-            all.for_each(|subgraph| subgraph.entries[removed].sync = 0);
-            let verdicts = verdicts(&job, (ranks, engines, elements), &real(engines as usize));
-            let found = verdicts.iter().filter(|verdict| !is_exact(verdict)).count();
-            assert!(found > 0, "{ranks} ranks, {engines} engines: entry {removed} need not wait?");
-            // That of data shows under most delays, the free slot under few.
-            assert!(removed == 5 || found > 25, "entry {removed} of {engines} engines: {found} of 50");
+    for shape in [(4, 1, 100), (4, 4, 33)] {
+        // Of the entries that wait for others; the last, SET, changes no sum.
+        for removed in [3, 4, 6, 7, 8] {
+            let found = found(shape, |entries| entries[removed].sync = 0);
+            assert!(found > 10, "{shape:?}: entry {removed} need not wait? {found} of 50");
         }
+        // Entry 5 waits for a free slot. It does so anyway: it issues after entry 4, and that waits for the same.
+        assert_eq!(found(shape, |entries| entries[5].sync = 0), 0);
+        let swapped = |sync| {
+            move |entries: &mut Vec<Entry>| {
+                entries.swap(4, 5);
+                (entries[4].sync, entries[5].sync, entries[8].sync) = (sync, 2, 4);
+            }
+        };
+        assert_eq!(found(shape, swapped(1)), 0);
+        assert!(found(shape, swapped(0)) > 0, "{shape:?}: a slot is overwritten");
     }
 }
 
@@ -126,7 +138,7 @@ fn hoisted_receives_are_there_before_messages() {
     let (naive, hoisted) = (rnr(false), rnr(true));
     let messages = 50 * 16 * 16 * 15;
     println!("messages before their receive: naive {naive}, hoisted {hoisted} of {messages}");
-    assert!(naive > 3 * hoisted && naive > messages / 20, "naive {naive}, hoisted {hoisted} of {messages}");
+    assert!(naive > 2 * hoisted && naive > messages / 20, "naive {naive}, hoisted {hoisted} of {messages}");
 }
 
 #[test]

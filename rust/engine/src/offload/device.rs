@@ -240,9 +240,9 @@ impl Device {
     }
 
     fn happen(&mut self, now: Time, due: Due) {
-        let plan = self.plan.clone();
         match due {
             Due::Set => {
+                let plan = self.plan.clone();
                 let sets = plan.sets(self.rank);
                 let set = sets[self.next_set];
                 self.next_set += 1;
@@ -250,6 +250,7 @@ impl Device {
                 self.set(u64::from(set.word), set.value);
             }
             Due::Direct => {
+                let plan = self.plan.clone();
                 let directs = plan.directs(self.rank);
                 let (_, subgraph) = directs[self.next_direct];
                 self.next_direct += 1;
@@ -257,6 +258,7 @@ impl Device {
                 self.release(now, subgraph);
             }
             Due::Dispatched => {
+                let plan = self.plan.clone();
                 let packet = plan.packets(self.rank)[self.next_packet];
                 self.next_packet += 1;
                 for &subgraph in &plan.members[packet.first as usize..packet.end as usize] {
@@ -452,13 +454,13 @@ impl Device {
 
     /// The unit of `engine` begins what is next in its queue.
     fn enter_unit(&mut self, now: Time, engine: u32) {
-        let plan = self.plan.clone();
         while let Some(&(since, entry)) = self.cpus[engine as usize].queue.front() {
             let cpu = &mut self.cpus[engine as usize];
             cpu.usage.unit_wait += now.0 - since.0;
             cpu.begun = now;
-            let is_free = plan.graph().flow.get(entry as usize) & FUSED != 0 && is_transfer(plan.program.op(entry));
-            let bytes = if is_free { 0 } else { plan.program.bytes(entry) };
+            let (graph, program) = (self.plan.graph(), &self.plan.program);
+            let is_free = graph.flow.get(entry as usize) & FUSED != 0 && is_transfer(program.op(entry));
+            let bytes = if is_free { 0 } else { program.bytes(entry) };
             if bytes > 0 {
                 let extra = self.extra.as_mut().map_or(0, Random::time);
                 self.units.start(now, engine, bytes, Time(extra));
