@@ -70,12 +70,12 @@ The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_p
 ``wqe_placed_ps`` (bytes of u64, empty unless recorded, 2^64 - 1 = never) and with them ``wqe_status`` (bytes of u8: 0
 success, 1 retries exceeded, 2 receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length error, 6 failed
 at the peer, 7 not complete, 8 success of an unsignaled entry), ``wqe_bytes``, ``wqe_imm`` (u64, 2^64 - 1 = none),
-``memory`` (bytes, where it came in) and ``payload_line_rate_bps`` (of the fastest host). With message engines it also has ``engines`` (else None), columns by
-name, bytes, a row for each engine of each rank over all iterations: ``rank`` ``engine`` u32, ``issued`` (entries),
-``cpu_ps`` and ``unit_ps`` (busy), ``unit_wait_ps`` (operations waiting for the unit, summed up) and ``stall_ps`` (a
-started subgraph had entries to issue, but none could) u64; ``outstanding_most`` u64, by rank; and, if recorded,
-``wqe_issued_ps`` u64 by entry. Where they stall, ``stalled_flows`` name the entries that cannot issue, ``src`` being
-their rank and ``dst`` the rank that they wait for, or again ``src``.
+``memory`` (bytes, where it came in) and ``payload_line_rate_bps`` (of the fastest host). With message engines it also
+has ``engines`` (else None), columns by name, bytes, a row for each engine of each rank over all iterations: ``rank``
+``engine`` u32, ``issued`` (entries), ``cpu_ps`` and ``unit_ps`` (busy), ``unit_wait_ps`` (operations waiting for the
+unit, summed up) and ``stall_ps`` (a started subgraph had entries to issue, but none could) u64; ``outstanding_most``
+u64, by rank; and, if recorded, ``wqe_issued_ps`` u64 by entry. Where they stall, ``stalled_flows`` name the entries
+that cannot issue, ``src`` being their rank and ``dst`` the rank that they wait for, or again ``src``.
 
 With ``record_paths_ps`` it also has ``connections`` and ``paths`` (else None): columns by name, bytes, a row for each
 connection or path at each multiple of the interval and at the end, state after all events of that time. At most 20
@@ -96,9 +96,10 @@ and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "sta
 
 `rehearse` runs a program for message engines on a network of random delays, with payload. Its JSON object is
 ``{"memory_bytes", "dtype", "offload", "least_ps", "most_ps", "unit_ps"?}``: least and most time of a message or
-acknowledgement, and most that a COPY or SUM takes longer than it needs (left out: ``most_ps``); its columns are those of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done",
-"stalled", "failed": a message did not fit its receive), ``wrong``, ``checked``, ``rnr`` (messages that came before
-their receive), ``time_ps`` and ``reason`` (what did not go on, or empty).
+acknowledgement, and most that a COPY or SUM takes longer than it needs (left out: ``most_ps``); its columns are those
+of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done", "stalled", "failed":
+a message did not fit its receive), ``wrong``, ``checked``, ``rnr`` (messages that came before their receive),
+``time_ps`` and ``reason`` (what did not go on, or empty).
 """
 
 from collections.abc import Mapping
