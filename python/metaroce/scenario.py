@@ -150,6 +150,7 @@ class Scenario(Config):
             "loss": self.loss.spec() if self.loss != Loss() else None,
             "faults": self._fault_rows() or None,
             "time_limit_ps": self.time_limit,
+            "offload": program.offload,
             "threads": self.threads if self.threads > 1 else None,
             "record_wqes": self.record_wqes or None,
             "record_bin_ps": self.record_bin,

@@ -72,8 +72,8 @@ class Program:
     ``rank_start`` u32[n+1], ``op`` u8[W], ``peer`` ``stream`` u32[W], ``local`` ``remote`` ``bytes`` u64[W],
     ``dep_start`` u32[W+1], ``deps`` u32[D], ``start_ps`` u64[W] or None. ``fill`` and ``expect`` state what a checked
     run writes before and must find after. ``size_bytes`` and ``count`` are what nccl-tests prints for it. A tensor of
-    ``input_bytes[r]`` goes in at ``input_offset[r]`` and out likewise. ``extra`` are further columns, those of programs for
-    message engines as in `metaroce.offload.table`; ``offload`` is that object of the run's specification.
+    ``input_bytes[r]`` goes in at ``input_offset[r]`` and out likewise. A program for message engines has their
+    subgraphs in ``extra``, columns as in ``_core.pyi``, no dependencies, and what its engines cost in ``offload``.
     """
 
     dtype: str

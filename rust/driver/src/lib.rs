@@ -8,6 +8,7 @@ pub mod bench;
 mod event;
 mod execute;
 mod explicit;
+mod offload;
 mod packets;
 mod parallel;
 mod profiles;
@@ -19,9 +20,10 @@ mod telemetry;
 mod upcoming;
 mod world;
 
+pub use offload::{Offload, RehearsalSpec, rehearse};
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
-pub use record::{Outcome, StalledFlow, Status, WqeResult};
+pub use record::{EngineTable, Outcome, StalledFlow, Status, WqeResult};
 pub use spec::{Data, Denied, DriverError, Region, Spec};
 pub use telemetry::{ConnectionTable, PathTable, Tables};
 
