@@ -12,11 +12,14 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
                 "trim"?: false, "control_priority"?: false, "last_hop_ecn"?: true, "explicit_queues"?: false,
                 "lossless"?: false, "pfc"?: {...},             other keys as in `defaults`
                 "balance"?: "ecmp" | "flowlet" | "flowlet-random" | "spray" | "spray-least" | "pinned",
-                "flowlet_gap_ps"?: 16000000, "flowlet_entries"?: 32768},      these two with flowlets only
+                "flowlet_gap_ps"?: 16000000, "flowlet_entries"?: 32768,       these two with flowlets only
+                "islands"?: false},      true: hosts have ports in the first planes, and not all reach each other
      "transport": {"kind": "metaroce" | "rocev2" | "mrc", ...},     other keys as in `defaults`
      "loss"?: {"probability": 0.01, "per"?: "packet" | "link", "on"?: "data_and_ack" | "data"},
      "faults"?: [{"at_ps": 0, "target": "link" | "switch" | "plane", "id": 0, "up": false}],
-     "hosts_of_ranks": [], "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
+     "hosts_of_ranks": [],
+     "scale_out"?: {"hosts_of_ranks": [], "domain_of_rank": []},    by these hosts, ranks of different domains talk
+     "memory_bytes": 1, "iterations"?: 1, "warmup"?: 0, "time_limit_ps"?: null,
      "threads"?: 1,                                         that share the run; results do not depend on it
      "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all

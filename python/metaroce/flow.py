@@ -38,6 +38,8 @@ def refuse(scenario: Scenario) -> None:
         raise ConfigError.of("lossless", True, f"{PACKETS_ONLY}; a fluid knows no pauses")
     if topology.balance not in (None, "ecmp"):
         raise ConfigError.of("balance", topology.balance, f"{PACKETS_ONLY}; with flow fidelity ecmp")
+    if topology.fabric.islands:
+        raise ConfigError.of("topology", topology.name or topology.kind, f"{PACKETS_ONLY}; a rank has two hosts there")
     curve(scenario.transport, scenario.loss)
 
 

@@ -37,15 +37,16 @@ class Scenario(Config):
     """One run. Text with units parses anywhere: ``loss="1%"``, ``time_limit="10ms"``, ``{"at": "100us", ...}``.
 
     Raises `ConfigError` for anything that cannot be run. Only the workload must be given. ``topology`` is a name, a
-    file or a model. ``placement`` puts ranks on random hosts (from the seed) or on hosts in order. ``check`` moves real
-    bytes and compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the
-    run from fluid rates (`metaroce.flow`) and refuses what only packets show.
+    file or a model. ``placement`` puts ranks on random hosts (from the seed) or on hosts in order; ranks fill racks
+    (kind ``racks``) in order always, as their domains are what algorithms go by. ``check`` moves real bytes and
+    compares every element, where all ranks' memory fits ``check_memory``. ``fidelity="flow"`` estimates the run from
+    fluid rates (`metaroce.flow`) and refuses what only packets show.
 
     ``threads`` share this one run, with the same result: planes are divided among them. It pays on fabrics with events
     enough in the least delay of a link, and on cores that nothing else needs: seeds or cells at once (`run_many`) gain
     more. Where it cannot give the same bytes or would not pay, it is refused: ``check`` or other payload, more than one
-    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, more
-    threads than planes or cores.
+    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, racks
+    joined by a scale-out network, more threads than planes or cores.
     """
 
     topology: Annotated[Topology, BeforeValidator(_topology)] = Field(default_factory=_default_topology)
@@ -87,10 +88,11 @@ class Scenario(Config):
 
     @model_validator(mode="after")
     def _fits(self) -> Scenario:
-        hosts, ranks = self.topology.fabric.hosts, self.rank_count
-        if not 2 <= ranks <= hosts:
+        places, ranks = self.topology.accelerators, self.rank_count
+        if not 2 <= ranks <= places:
+            what = "accelerators" if self.topology.kind == "racks" else "hosts"
             raise ConfigError.of(
-                "ranks", ranks, f"must be 2 .. {hosts}, the hosts of {self.topology.name or 'the topology'}"
+                "ranks", ranks, f"must be 2 .. {places}, the {what} of {self.topology.name or 'the topology'}"
             )
         self._fault_rows()
         if self.fidelity == "flow":
@@ -102,12 +104,17 @@ class Scenario(Config):
     @property
     def rank_count(self) -> int:
         """Ranks n of the run."""
-        return self.workload.default_ranks(self.topology.fabric.hosts) if self.ranks is None else self.ranks
+        return self.workload.default_ranks(self.topology.accelerators) if self.ranks is None else self.ranks
+
+    @property
+    def placed(self) -> str:
+        """``placement``, or ``packed`` on racks."""
+        return "packed" if self.topology.kind == "racks" else self.placement
 
     def hosts_of_ranks(self) -> list[int]:
-        """The host of every rank."""
-        hosts = range(self.topology.fabric.hosts)
-        order = draws.permutation(len(hosts), self.seed, "placement") if self.placement == "random" else hosts
+        """The host of every rank; with two, that in its rack."""
+        hosts = range(self.topology.accelerators)
+        order = draws.permutation(len(hosts), self.seed, "placement") if self.placed == "random" else hosts
         return list(order[: self.rank_count])
 
     def program(self) -> Program:
@@ -157,6 +164,7 @@ class Scenario(Config):
             "record_paths_ps": self.record_paths,
             "record_paths_ranks": self.record_paths_ranks,
             "inject": None if self.flip_byte_at is None else {"flip_byte_at": self.flip_byte_at},
+            "scale_out": self._scale_out(),
         }
         return spec | {key: value for key, value in optional.items() if value is not None}
 
@@ -166,7 +174,7 @@ class Scenario(Config):
             "topology": self.topology.name or self.topology.kind,
             "workload": {"name": self.workload.name, **_plain(self.workload)},
             "ranks": self.rank_count,
-            "placement": self.placement,
+            "placement": self.placed,
             "transport": self.transport.spec(),
             "profile": self.transport.profile,
             **({"fabric": self.transport.fabric} if self.transport.fabric else {}),
@@ -177,6 +185,10 @@ class Scenario(Config):
             "warmup": self.warmup,
             **({"fidelity": self.fidelity} if self.fidelity != "packet" else {}),
         }
+
+    def _scale_out(self) -> dict[str, Any] | None:
+        hosts, domains, ranks = self.topology.scale_out_hosts, self.topology.domains, self.rank_count
+        return None if hosts is None else {"hosts_of_ranks": list(hosts[:ranks]), "domain_of_rank": domains[:ranks]}
 
     def _fault_rows(self) -> list[dict[str, Any]]:
         fabric = self.topology.fabric

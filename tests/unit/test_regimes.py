@@ -48,7 +48,7 @@ def test_collectives_are_right_on_every_named_fabric(fabric, loss):
     lost = 0
     for kind in ("all_reduce", "alltoall"):
         workload = mr.Collective(kind=kind, size="192KiB")
-        ranks = min(12, mr.topology.load(fabric).fabric.hosts)
+        ranks = min(12, mr.topology.load(fabric).accelerators)
         result = mr.run(mr.Scenario(topology=fabric, workload=workload, ranks=ranks, loss=loss, check=True, seed=3))
         assert (result.status, result.wrong) == ("done", 0)
         assert result.checked >= 0.99 * ranks * 192 * 1024 // 4  # a size is cut down to equal shares

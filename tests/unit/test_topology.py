@@ -21,6 +21,17 @@ SHAPES = {  # hosts, planes, switches, cables
     "storage-incast-1000": (1024, 4, 96, 4608),
     "scale-across-2x32": (64, 4, 64, 400),
     "lossless-ring-7": (7, 1, 7, 14),
+    "gaudi3-8": (8, 7, 7, 56),
+    "h100-8": (8, 4, 4, 32),
+    "mtia300-rack-16": (16, 8, 8, 128),
+    "mtia300-rack-16-10": (16, 5, 5, 80),
+}
+ISLANDS = {  # the same, both networks together
+    "h100-16": (32, 4, 9, 80),
+    "h100-40": (80, 4, 21, 200),
+    "mtia300-24": (48, 8, 18, 240),
+    "mtia300-40": (80, 8, 26, 400),
+    "mtia300-128": (256, 8, 66, 1280),
 }
 GBPS = 10**9
 
@@ -39,14 +50,14 @@ def graph_file(tmp_path, links, switches='{ name = "s0" }, { name = "s1" }', ext
 
 
 def test_the_named_fabrics_are_these():
-    assert topology.names() == sorted(SHAPES)
+    assert topology.names() == sorted(SHAPES | ISLANDS)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", SHAPES | ISLANDS)
 def test_a_named_fabric_has_its_shape_and_is_sound(name):
     model = topology.load(name)
     fabric = model.fabric
-    assert (fabric.hosts, fabric.planes, len(fabric.switch_names), len(fabric.a)) == SHAPES[name]
+    assert (fabric.hosts, fabric.planes, len(fabric.switch_names), len(fabric.a)) == (SHAPES | ISLANDS)[name]
     assert model.check() == []
     assert model.name == name
     assert model.description
@@ -280,7 +291,7 @@ def test_an_unknown_name_lists_the_known_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind = 1", "kind = 1: unknown; allowed: fat-tree, graph, leaf-spine, sites"),
+        ("kind = 1", "kind = 1: unknown; allowed: fat-tree, graph, leaf-spine, racks, sites"),
         ("kind = [", "not valid TOML"),
         ('kind = "leaf-spine"\nplane = 2', "unknown; allowed:|missing"),
         (

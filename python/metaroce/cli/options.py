@@ -50,9 +50,9 @@ class ScenarioOptions:
     )
     seed: Annotated[Whole, Parameter(help="Placement, losses and ECMP draw from it; same seed, same bytes.")] = 1
     ranks: Annotated[int | None, Parameter(converter=whole, help="Number of ranks; default: one a host.")] = None
-    placement: Annotated[str, Parameter(help="random (over the hosts, from the seed) or packed (rank = host).")] = (
-        "random"
-    )
+    placement: Annotated[
+        str, Parameter(help="random (over the hosts, from the seed) or packed (rank = host); racks are always packed.")
+    ] = "random"
     loss_per: Annotated[str | None, Parameter(help="Loss is drawn per packet (end to end) or per link crossing.")] = (
         None
     )

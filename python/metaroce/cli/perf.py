@@ -198,7 +198,7 @@ class _Sweep:
     def _ranks(self) -> int:
         from .. import topology
 
-        return self.scenario.ranks or topology.load(self.scenario.topology).fabric.hosts
+        return self.scenario.ranks or topology.load(self.scenario.topology).accelerators
 
     def _about(self, cases: list[Case]) -> Run:
         from .. import __version__
@@ -222,7 +222,7 @@ class _Sweep:
             hosts=[f"host{host}" for host in first.hosts_of_ranks()],
             notes=[
                 f"topology {headline(first.topology)}",
-                f"transport {self.transport.transport}, placement {first.placement}, seed {first.seed}",
+                f"transport {self.transport.transport}, placement {first.placed}, seed {first.seed}",
                 f"loss {self.transport.loss}: {loss_definition(self.scenario.loss_options())}",
                 *(f"fault {text}" for text in self.transport.fault),
                 *([f"fidelity flow: {NOTE}"] if self.transport.fidelity == "flow" else []),

@@ -50,7 +50,7 @@ def show(
 
 @app.command
 def check(name: Annotated[str, NAME_OR_FILE], /) -> int:
-    """Check a topology: degrees, rates, planes disjoint, every pair of hosts reachable in each plane."""
+    """Check a topology: degrees, rates, planes disjoint, and every pair of hosts that can talk reachable."""
     from .. import topology
     from ..reports.topology import headline
 

@@ -95,10 +95,10 @@ class Plan:
         return {
             "model": "MetaRoCE-style, independent",
             "topology": first.topology.name,
-            "hosts": first.topology.fabric.hosts,
+            "hosts": first.topology.accelerators,
             "planes": first.topology.fabric.planes,
             "ranks": first.rank_count,
-            "placement": first.placement,
+            "placement": first.placed,
             "seed": first.seed,
             "size": _size(first),
             "dtype": self.dtype,

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from ..topology import Fabric, Link, Topology
+from ..topology import Fabric, Link, Network, Racks, Topology
 from ..units import format_rate, format_size, format_time
 from .render import Column, Table
 
 # A full data packet and its acknowledgement as the metaroce transport sends them, preamble and gap included
 # (rust/wire/src/lengths.rs: mr_data(4096), mr_ack(0)).
 _DATA_BYTES, _ACK_BYTES = 4210, 114
+_FULL_TRIP = "(4 KiB of payload there, its ACK back, empty network)"
 _TIERS = {1: "leaf/ToR", 2: "spine/agg", 3: "core"}
 
 
 def listing(topologies: Sequence[Topology]) -> Table:
     """Name, size and description, one row a topology."""
-    rows = [[t.name, str(t.fabric.hosts), str(t.fabric.planes), t.description] for t in topologies]
+    rows = [[t.name, str(t.accelerators), _planes(t), t.description] for t in topologies]
     return Table(
         [Column("name", right=False), Column("hosts"), Column("planes"), Column("description", right=False)], rows
     )
+
+
+def _planes(topology: Topology) -> str:
+    """Of racks: up + out."""
+    if isinstance(topology, Racks):
+        return "+".join(str(network.planes) for network in topology.networks.values())
+    return str(topology.fabric.planes)
 
 
 def summary(topology: Topology) -> Table:
@@ -36,11 +44,21 @@ def headline(topology: Topology) -> str:
     """Hosts, planes, host rate, switches and ECMP hash in one line: what a bandwidth depends on first."""
     fabric = topology.fabric
     balance = f", {topology.balance}" if topology.balance not in (None, "ecmp") else ""
-    return (
-        f"{topology.name}: {fabric.hosts} hosts, {fabric.planes} plane{'s' if fabric.planes > 1 else ''} x "
-        f"{_rates(link.rate for link in _host_cables(fabric))}, {_switches(fabric)} a plane, "
-        f"ECMP {topology.ecmp or DEFAULT_ECMP}{balance}"
-    )
+    if isinstance(topology, Racks):
+        ports = (f"{name} {_ports(network.planes, [network.rate])}" for name, network in topology.networks.items())
+        shape = f"{topology.accelerators} accelerators in {_of_racks(topology)}, {', '.join(ports)}"
+    else:
+        ports_of_host = _ports(fabric.planes, (link.rate for link in _host_cables(fabric)))
+        shape = f"{fabric.hosts} hosts, {ports_of_host}, {_switches(fabric)} a plane"
+    return f"{topology.name}: {shape}, ECMP {topology.ecmp or DEFAULT_ECMP}{balance}"
+
+
+def _ports(planes: int, rates: Iterable[int]) -> str:
+    return f"{planes} plane{'s' if planes > 1 else ''} x {_rates(rates)}"
+
+
+def _of_racks(topology: Racks) -> str:
+    return "racks of " + ", ".join(map(str, topology.racks)) if len(topology.racks) > 1 else "one rack"
 
 
 def round_trip_ps(fabric: Fabric) -> tuple[int, int]:
@@ -63,10 +81,43 @@ def _serialise(link: Link, size: int) -> int:
 
 
 def _properties(topology: Topology) -> Iterator[tuple[str, str]]:
-    fabric = topology.fabric
     if topology.description:
         yield "description", topology.description
     yield "kind", topology.kind
+    if isinstance(topology, Racks):
+        yield from _two_networks(topology)
+    else:
+        yield from _one_network(topology)
+
+
+def _two_networks(topology: Racks) -> Iterator[tuple[str, str]]:
+    networks, last = topology.networks, topology.accelerators - 1
+    yield "accelerators", f"{topology.accelerators} in {_of_racks(topology)}"
+    yield "hosts", f"host0 .. host{last}, scale-up"
+    if out := topology.scale_out_hosts:
+        yield "", f"host{out[0]} .. host{out[-1]}, scale-out, in the same order"
+    if options := [name for name, on in _switching(topology) if on]:
+        yield "switches", ", ".join(options)
+    for name, network in networks.items():
+        switches = "p0.rack0, one a rack" if name == "scale-up" else "p0.out, one"
+        yield f"{name} planes", f"{network.planes}, switches {switches}"
+        yield from _cable(f"{name} cables", network)
+        trip = _trip([network, network])
+        of_port, of_host = (rate * trip // (8 * 10**12) for rate in (network.rate, network.rate * network.planes))
+        yield f"{name} base round trip", f"{format_time(trip)} {_FULL_TRIP}"
+        yield f"{name} bandwidth-delay product", f"{of_port / 1024:.0f} KiB a plane, {of_host / 1024:.0f} KiB a host"
+        yield f"{name} host rate", format_rate(_rate(network))
+    if out:
+        up, across = (_rate(network) for network in networks.values())
+        yield "scale-up to scale-out", f"{up / across:g} : 1"
+
+
+def _rate(network: Network) -> int:
+    return network.rate * network.planes
+
+
+def _one_network(topology: Topology) -> Iterator[tuple[str, str]]:
+    fabric = topology.fabric
     yield "hosts", str(fabric.hosts)
     yield "planes", str(fabric.planes)
     for tier in sorted(set(fabric.switch_tiers)):
@@ -86,7 +137,7 @@ def _properties(topology: Topology) -> Iterator[tuple[str, str]]:
             rates[min(a, b)] += link.rate
     of_port, of_host = (rate * trip // (8 * 10**12) for rate in (max(link.rate for link in hosts), max(rates)))
     yield "longest way", f"{hops} cables"
-    yield "base round trip", f"{format_time(trip)} (4 KiB of payload there, its ACK back, empty network)"
+    yield "base round trip", f"{format_time(trip)} {_FULL_TRIP}"
     yield (
         "bandwidth-delay product",
         f"{of_port / 1024:.0f} KiB a plane, {of_host / 1024:.0f} KiB a host" + " at most" * (len(set(rates)) > 1),

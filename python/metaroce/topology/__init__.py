@@ -15,6 +15,7 @@ from .fabric import Fabric
 from .fat_tree import FatTree
 from .graph import Graph
 from .leaf_spine import LeafSpine
+from .racks import Network, Racks
 from .schema import Ecn, HostLinks, Link, PlaneChanges, Topology
 from .sites import Sites
 
@@ -24,6 +25,7 @@ GENERATORS: dict[str, type[Topology]] = {
     "fat-tree": FatTree,
     "sites": Sites,
     "graph": Graph,
+    "racks": Racks,
 }
 
 __all__ = [
@@ -35,7 +37,9 @@ __all__ = [
     "HostLinks",
     "LeafSpine",
     "Link",
+    "Network",
     "PlaneChanges",
+    "Racks",
     "Sites",
     "Topology",
     "load",

@@ -1,5 +1,8 @@
 """The self-check of a fabric: degrees, speeds, planes disjoint, all pairs of hosts reachable in each plane.
 
+Hosts of a fabric of islands may have ports in the first planes only and need not reach each other: whether ranks that
+talk do, the core checks.
+
 A fault may cut a fabric later; a fabric that is cut from the start is a mistake in its file, and is refused with the
 pair and the plane named instead of ending as a stalled run.
 """
@@ -22,7 +25,11 @@ def problems(fabric: Fabric) -> list[str]:
     """Everything wrong with the fabric, one line each; empty when it is sound."""
     found = _bad_ends(fabric)
     # The rest reads planes off the cables' ends, so it only makes sense once those are right.
-    return found or [*_bad_speeds(fabric), *_bad_degrees(fabric), *_unreachable(fabric)]
+    return found or [
+        *_bad_speeds(fabric),
+        *_bad_degrees(fabric),
+        *([] if fabric.islands else _unreachable(fabric)),
+    ]
 
 
 def _bad_ends(fabric: Fabric) -> list[str]:
@@ -71,9 +78,12 @@ def _bad_degrees(fabric: Fabric) -> list[str]:
     np.add.at(ports, (low[of_host], plane[of_host]), 1)
     ends = np.concatenate((high, low[~of_host])) - fabric.hosts
     degree = np.bincount(ends, minlength=len(fabric.switch_names))
+    wanted = np.ones_like(ports)
+    if fabric.islands:  # up to the last plane with a port
+        wanted[:, 1:] = (np.cumsum(ports[:, ::-1], axis=1)[:, ::-1] > 0)[:, 1:]
     found = [
         f"host{host} has {ports[host, plane]} cables in plane {plane}; exactly 1 is needed"
-        for host, plane in np.argwhere(ports != 1)
+        for host, plane in np.argwhere(ports != wanted)
     ]
     return found + [f"{fabric.switch_names[s]} has no cable" for s in np.flatnonzero(degree == 0)]
 

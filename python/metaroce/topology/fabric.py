@@ -26,6 +26,8 @@ class Fabric:
 
     hosts: int
     planes: int
+    islands: bool = False
+    """Hosts need not reach each other, and have ports in the first planes only."""
     switch_names: list[str] = field(default_factory=list)
     switch_planes: list[int] = field(default_factory=list)
     switch_tiers: list[int] = field(default_factory=list)
@@ -103,6 +105,7 @@ class Fabric:
                 "ecn_kmax_bytes": [ecn.kmax if ecn else 0 for ecn in ecns],
                 "ecn_pmax": [ecn.pmax if ecn else 0.0 for ecn in ecns],
             },
+            **({"islands": True} if self.islands else {}),
         }
 
     def graph(self) -> networkx.MultiGraph:

@@ -12,10 +12,10 @@ from typing import Literal
 from pydantic import Field
 
 from .fabric import CORE_TIER, LEAF_TIER, SPINE_TIER, Fabric
-from .schema import Topology
+from .schema import Multiplane
 
 
-class FatTree(Topology):
+class FatTree(Multiplane):
     """``pods * tors_per_pod * hosts_per_tor`` hosts, ``aggs_per_pod * cores_per_agg`` cores a plane."""
 
     kind: Literal["fat-tree"] = "fat-tree"

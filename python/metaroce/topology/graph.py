@@ -13,7 +13,7 @@ from pydantic import Field
 from ..config import Config
 from ..errors import ConfigError
 from .fabric import Fabric
-from .schema import LinkChanges, Topology
+from .schema import LinkChanges, Multiplane
 
 
 class Switch(Config):
@@ -31,7 +31,7 @@ class Cable(LinkChanges):
     b: str
 
 
-class Graph(Topology):
+class Graph(Multiplane):
     """``hosts`` hosts, the listed switches, the listed cables."""
 
     # A scale-up domain is one switch and short cables.

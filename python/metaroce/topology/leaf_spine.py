@@ -11,10 +11,10 @@ from typing import Literal
 from pydantic import Field
 
 from .fabric import LEAF_TIER, SPINE_TIER, Fabric
-from .schema import Topology
+from .schema import Multiplane
 
 
-class LeafSpine(Topology):
+class LeafSpine(Multiplane):
     """``planes`` x (``leaves`` x ``spines``), ``leaves * hosts_per_leaf`` hosts."""
 
     kind: Literal["leaf-spine"] = "leaf-spine"

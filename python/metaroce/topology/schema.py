@@ -2,7 +2,7 @@
 
 Unknown keys are refused. Sizes, times and rates are strings with a unit, as in `metaroce.units`::
 
-    kind = "leaf-spine"                # or "fat-tree", "sites", "graph"
+    kind = "leaf-spine"                # or "fat-tree", "sites", "graph", "racks"
     description = "one line, shown by `metaroce topo list`"
     ecmp = "linear"                    # optional: how a switch hashes an entropy; the core's default when left out
     reroute_delay = "1ms"              # optional: from a link's fall until routes avoid it
@@ -68,8 +68,17 @@ Unknown keys are refused. Sizes, times and rates are strings with a unit, as in 
     switches = [{ name = "s0", plane = 0, tier = 1 }]
     links = [{ a = "host0", b = "s0" }, { a = "host1", b = "s0", rate = "100Gbps" }]    # keys of [link] override it
 
+    # racks: accelerators with two hosts, one in each of two networks that nothing joins (`metaroce.topology.racks`);
+    # without [link] and the tables that change it
+    racks = [16, 16, 8]                # accelerators of each rack
+    [scale_up]                         # in a rack: a switch a plane and rack; keys of [link], and planes
+    planes = 8
+    [scale_out]                        # between racks: a switch a plane; not needed with one rack
+    planes = 2
+
 Top-level keys come before the first ``[table]``, as TOML wants. Switches of the generators are named
-``p<plane>.leaf<i>``, ``spine``, ``tor``, ``agg``, ``core``; i counts through the whole plane.
+``p<plane>.leaf<i>``, ``spine``, ``tor``, ``agg``, ``core`` and ``rack``; i counts through the whole plane. The switch
+between racks is ``p<plane>.out``.
 """
 
 from __future__ import annotations
@@ -202,17 +211,6 @@ class Topology(Config, ABC):
     explicit_queues: StrictBool | None = None
     lossless: StrictBool | None = None
     pfc: Pfc = Pfc()
-    planes: int = Field(default=1, ge=1)
-    link: Link
-    host_link: LinkChanges = LinkChanges()
-    plane: Mapping[NonNegativeInt, PlaneChanges] = {}
-    host_links: tuple[HostLinks, ...] = ()
-
-    @model_validator(mode="after")
-    def _planes_exist(self) -> Topology:
-        if beyond := [number for number in self.plane if number >= self.planes]:
-            raise ConfigError.of("plane", beyond[0], f"must be 0 .. {self.planes - 1}")
-        return self
 
     @model_validator(mode="after")
     def _flowlets_have_a_use(self) -> Topology:
@@ -233,28 +231,20 @@ class Topology(Config, ABC):
             raise ConfigError.of("topology", self.name or self.kind, found[0])
         return fabric
 
-    def cable(self, plane: int) -> Link:
-        """A cable between two switches of a plane."""
-        return self._changes(plane).link.over(self.link)
+    @property
+    def accelerators(self) -> int:
+        """How many there are to place ranks on: accelerator a has host a."""
+        return self.fabric.hosts
 
-    # [F12.storage-incast]
-    def host_cables(self, plane: int, hosts: int) -> list[Link]:
-        """The cable of every host into a plane; raises `ConfigError` for ``host_links`` that name one twice."""
-        usual = self._changes(plane).host_link.over(self.host_link.over(self.cable(plane)))
-        cables, named = [usual] * hosts, set[int]()
-        for row, group in enumerate(self.host_links):
-            wrong = next((h for h in group.members if h >= hosts or h in named), None)
-            if wrong is not None:
-                reason = f"host{wrong} is named twice" if wrong in named else f"hosts are 0 .. {hosts - 1}"
-                raise ConfigError.of(f"host_links.{row}.hosts", group.hosts, reason)
-            named.update(group.members)
-            changed = group.over(usual)
-            for host in group.members:
-                cables[host] = changed
-        return cables
+    @property
+    def domains(self) -> list[int]:
+        """The scale-up domain of every accelerator."""
+        return [0] * self.accelerators
 
-    def _changes(self, plane: int) -> PlaneChanges:
-        return self.plane.get(plane, PlaneChanges())
+    @property
+    def scale_out_hosts(self) -> range | None:
+        """The second host of every accelerator, by which it talks to other domains, where it has one."""
+        return None
 
     def check(self) -> list[str]:
         """Every problem of the fabric in words; empty when it is sound."""
@@ -280,3 +270,42 @@ class Topology(Config, ABC):
     def graph(self) -> networkx.MultiGraph:
         """Hosts and switches as a networkx graph, attributes as in `Fabric.graph`."""
         return self.fabric.graph()
+
+
+class Multiplane(Topology):
+    """What kinds share in which every host has a port in each of ``planes`` planes, by cables of ``[link]``."""
+
+    planes: int = Field(default=1, ge=1)
+    link: Link
+    host_link: LinkChanges = LinkChanges()
+    plane: Mapping[NonNegativeInt, PlaneChanges] = {}
+    host_links: tuple[HostLinks, ...] = ()
+
+    @model_validator(mode="after")
+    def _planes_exist(self) -> Multiplane:
+        if beyond := [number for number in self.plane if number >= self.planes]:
+            raise ConfigError.of("plane", beyond[0], f"must be 0 .. {self.planes - 1}")
+        return self
+
+    def cable(self, plane: int) -> Link:
+        """A cable between two switches of a plane."""
+        return self._changes(plane).link.over(self.link)
+
+    # [F12.storage-incast]
+    def host_cables(self, plane: int, hosts: int) -> list[Link]:
+        """The cable of every host into a plane; raises `ConfigError` for ``host_links`` that name one twice."""
+        usual = self._changes(plane).host_link.over(self.host_link.over(self.cable(plane)))
+        cables, named = [usual] * hosts, set[int]()
+        for row, group in enumerate(self.host_links):
+            wrong = next((h for h in group.members if h >= hosts or h in named), None)
+            if wrong is not None:
+                reason = f"host{wrong} is named twice" if wrong in named else f"hosts are 0 .. {hosts - 1}"
+                raise ConfigError.of(f"host_links.{row}.hosts", group.hosts, reason)
+            named.update(group.members)
+            changed = group.over(usual)
+            for host in group.members:
+                cables[host] = changed
+        return cables
+
+    def _changes(self, plane: int) -> PlaneChanges:
+        return self.plane.get(plane, PlaneChanges())

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt
 
 from .fabric import LEAF_TIER, SPINE_TIER, Fabric
-from .schema import LinkChanges, PlaneChanges, Topology
+from .schema import LinkChanges, Multiplane, PlaneChanges
 
 
 class SitesPlaneChanges(PlaneChanges):
@@ -21,7 +21,7 @@ class SitesPlaneChanges(PlaneChanges):
     long_haul: LinkChanges = LinkChanges()
 
 
-class Sites(Topology):
+class Sites(Multiplane):
     """``planes`` x ``sites`` x (``leaves`` x ``spines``), ``sites * leaves * hosts_per_leaf`` hosts."""
 
     kind: Literal["sites"] = "sites"

@@ -6,6 +6,7 @@ use metaroce_proto::{Atomic, Half, Placement};
 use metaroce_proto::{Completion, CompletionStatus, PostError, ReceiveRequest, WorkRequest};
 use metaroce_wire::{ConnId, HostId, Opcode, StreamId, Time};
 
+use crate::networks::Connection;
 use crate::record::WqeResult;
 use crate::sim::{Ending, Simulation};
 use crate::spec::OnError;
@@ -25,8 +26,8 @@ pub(crate) const fn opcode(op: Op) -> Option<Opcode> {
 }
 
 /// Where a rank's connection to `peer` is among those of the rank.
-fn place_of(of_rank: &[(u32, ConnId)], peer: u32) -> usize {
-    of_rank.partition_point(|&(p, _)| p < peer)
+pub(crate) fn place_of(of_rank: &[Connection], peer: u32) -> usize {
+    of_rank.partition_point(|connection| connection.peer < peer)
 }
 
 impl Simulation {
@@ -87,7 +88,8 @@ impl Simulation {
     }
 
     fn connection(&self, rank: usize, peer: u32) -> (usize, ConnId) {
-        (self.hosts_of_ranks[rank] as usize, self.connections[rank][place_of(&self.connections[rank], peer)].1)
+        let Connection { host, id, .. } = self.connections[rank][place_of(&self.connections[rank], peer)];
+        (host as usize, id)
     }
 
     /// Entry `wqe` is complete: with the last one that a rank sends to a peer, what both know of the paths between them

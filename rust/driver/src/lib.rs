@@ -8,6 +8,7 @@ pub mod bench;
 mod event;
 mod execute;
 mod explicit;
+mod networks;
 mod offload;
 mod packets;
 mod parallel;
@@ -20,6 +21,7 @@ mod telemetry;
 mod upcoming;
 mod world;
 
+pub use networks::ScaleOut;
 pub use offload::{Offload, RehearsalSpec, rehearse};
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;

@@ -14,6 +14,7 @@ use metaroce_proto::Endpoint;
 use metaroce_wire::{Body, Envelope, Packet, Time};
 
 use crate::event;
+use crate::networks;
 use crate::sim::{Ending, Simulation};
 use crate::spec::{DriverError, Spec};
 use crate::world;
@@ -293,6 +294,7 @@ fn check(simulation: &Simulation, spec: &Spec) -> Result<(), DriverError> {
         (simulation.sampler.is_some(), "telemetry (record_paths)"),
         (simulation.explicit, "explicit queues"),
         (spec.fabric.control_priority, "control_priority"),
+        (spec.fabric.islands || spec.scale_out.is_some(), "islands or scale_out"),
         (spec.fabric.balance != Balance::Ecmp, "a balance other than ecmp"),
     ];
     if let Some((_, what)) = alone.iter().find(|(found, _)| *found) {
@@ -322,7 +324,7 @@ fn divide(mut simulation: Simulation, spec: &Spec) -> Vec<Simulation> {
     let mut endpoints = std::mem::take(&mut simulation.endpoints);
     let mut split = |index: usize, of: &mut Simulation| {
         let own = |host: usize| usize::from(of_node[host]) == index;
-        of.endpoints = Endpoint::of_hosts(&spec.transport, world::environments(spec, &of.fabric));
+        of.endpoints = Endpoint::of_hosts(&spec.transport, networks::environments(spec, &of.fabric));
         (0..hosts)
             .filter(|&host| own(host))
             .for_each(|host| std::mem::swap(&mut of.endpoints[host], &mut endpoints[host]));

@@ -1,10 +1,13 @@
 //! What is recorded, and what goes out.
 
+use std::iter;
+
 use metaroce_engine::Engine;
 use metaroce_fabric::Pauses;
 use metaroce_proto::{Completion, CompletionStatus, Counters, Placement};
 use metaroce_wire::{PlaneId, Time};
 
+use crate::networks::other_host;
 use crate::sim::{Ending, Simulation, fold};
 use crate::spec::Spec;
 use crate::telemetry::Tables;
@@ -281,6 +284,9 @@ fn resolved(spec: &Spec) -> serde_json::Value {
     if spec.fabric.lossless {
         value["fabric"]["pfc"] = serde_json::json!(spec.fabric.pfc);
     }
+    if spec.fabric.islands {
+        value["fabric"]["islands"] = serde_json::json!(true);
+    }
     value
 }
 
@@ -335,7 +341,8 @@ fn counters(simulation: &Simulation) -> Vec<(&'static str, u64)> {
 fn stalled(simulation: &Simulation) -> Vec<StalledFlow> {
     let mut flows = Vec::new();
     for (rank, &host) in simulation.hosts_of_ranks.iter().enumerate() {
-        for stuck in simulation.endpoints[host as usize].stuck() {
+        let hosts = iter::once(host as usize).chain(other_host(&simulation.other_hosts, host as usize));
+        for stuck in hosts.flat_map(|host| simulation.endpoints[host].stuck()) {
             flows.push(StalledFlow {
                 src: rank as u32,
                 dst: simulation.rank_of_host[stuck.peer.index()],

@@ -11,6 +11,7 @@ use metaroce_proto::{Endpoint, Stage};
 use metaroce_wire::{Class, HostId, PlaneId, Time};
 
 use crate::event::{self, Kind};
+use crate::networks::{Connections, other_host};
 use crate::offload::Devices;
 use crate::packets::Packets;
 use crate::parallel::Part;
@@ -19,7 +20,6 @@ use crate::record::Recorder;
 use crate::spec::{DriverError, OnError};
 use crate::telemetry::Sampler;
 use crate::upcoming::Upcoming;
-use crate::world::Connections;
 
 /// Where in [`Simulation::ports`] the bits of paused ports begin.
 pub(crate) const PAUSED: u32 = 1 << MAX_PLANES;
@@ -126,6 +126,8 @@ pub(crate) struct Simulation {
     pub unsent: Vec<Vec<u32>>,
     pub hosts_of_ranks: Vec<u32>,
     pub rank_of_host: Vec<u32>,
+    /// See [`other_host`].
+    pub other_hosts: Vec<u32>,
     /// By host: ports of which it is known when they will be free, and from bit [`PAUSED`] on those that may send no
     /// data.
     pub ports: Vec<u32>,
@@ -375,9 +377,9 @@ impl Simulation {
         self.settle(now, host.index());
     }
 
-    /// Restores the invariant of this module for one host.
+    /// Restores the invariant of this module for one host, and for the other one of its rank.
     #[inline]
-    fn settle(&mut self, now: Time, host: usize) {
+    pub(crate) fn settle(&mut self, now: Time, host: usize) {
         self.settle_host(now, host);
         self.settle_posted(now);
     }
@@ -392,18 +394,37 @@ impl Simulation {
 
     #[inline]
     fn settle_host(&mut self, now: Time, host: usize) {
+        self.take_completions(now, host);
+        if !self.other_hosts.is_empty() {
+            self.settle_other(now, host);
+        }
+        self.pull(now, host);
+    }
+
+    /// What completes at one host of a rank may post at the other one, where that may complete something at once.
+    #[inline(never)]
+    fn settle_other(&mut self, now: Time, host: usize) {
+        let Some(other) = other_host(&self.other_hosts, host) else { return };
+        while self.take_completions(now, other) && self.take_completions(now, host) {}
+        self.pull(now, other);
+    }
+
+    /// Hands what is complete at `host` to the engine, and starts what waits for it. Answers whether there was any.
+    #[inline]
+    fn take_completions(&mut self, now: Time, host: usize) -> bool {
+        let mut any = false;
         loop {
             // Before what completes with them: whoever waits for that sees their effect.
             while let Some(atomic) = self.endpoints[host].poll_atomic() {
                 self.atomic(host, &atomic);
             }
             let Some(completion) = self.endpoints[host].poll_completion() else {
-                break;
+                return any;
             };
+            any = true;
             self.complete(now, &completion);
             self.start_ready(now);
         }
-        self.pull(now, host);
     }
 
     fn begin_iteration(&mut self, now: Time) {

@@ -9,6 +9,7 @@ use metaroce_wire::{Bytes, Rate, Time};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::networks::ScaleOut;
 use crate::offload::Offload;
 
 /// Why a run gives no outcome.
@@ -47,6 +48,9 @@ pub struct Spec {
     pub faults: Vec<Fault>,
     /// Host of each rank.
     pub hosts_of_ranks: Vec<u32>,
+    /// Ranks of different domains talk by hosts of their own; all by those of `hosts_of_ranks`, if left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_out: Option<ScaleOut>,
     /// Registered bytes a rank.
     pub memory_bytes: u64,
     /// Timed iterations.
@@ -167,6 +171,9 @@ pub struct Fabric {
     /// Settings of the lossless class, used where there is one.
     #[serde(default)]
     pub pfc: PfcConfig,
+    /// Hosts need not reach each other, nor have a port in every plane: in the first ones.
+    #[serde(default)]
+    pub islands: bool,
 }
 
 fn trim() -> bool {
@@ -386,6 +393,7 @@ impl Fabric {
             reroute_delay: Time(self.reroute_delay_ps),
             loss,
             seed,
+            islands: self.islands,
         })
     }
 }

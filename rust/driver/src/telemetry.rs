@@ -151,7 +151,7 @@ pub(crate) struct Sampler {
     interval: Time,
     /// When the next sample is due.
     pub next: Time,
-    /// Hosts whose connections are shown, in the order asked for.
+    /// Hosts whose connections are shown, in the order in which their ranks were asked for.
     hosts: Vec<u32>,
     pub tables: Tables,
 }
@@ -236,7 +236,7 @@ impl Sampler {
 /// Hosts of the ranks whose connections are to be shown.
 fn hosts(spec: &Spec) -> Result<Vec<u32>, DriverError> {
     let Some(ranks) = &spec.record_paths_ranks else {
-        return Ok(spec.hosts_of_ranks.clone());
+        return Ok((0..spec.hosts_of_ranks.len()).flat_map(|rank| spec.hosts_of(rank)).collect());
     };
     let count = spec.hosts_of_ranks.len();
     let bad = (0..ranks.len()).find(|&i| ranks[i] as usize >= count || ranks[..i].contains(&ranks[i]));
@@ -245,6 +245,6 @@ fn hosts(spec: &Spec) -> Result<Vec<u32>, DriverError> {
             let (field, allowed) = (format!("record_paths_ranks[{i}]"), format!("distinct ranks below {count}"));
             Err(DriverError::config(&field, ranks[i], allowed))
         }
-        None => Ok(ranks.iter().map(|&rank| spec.hosts_of_ranks[rank as usize]).collect()),
+        None => Ok(ranks.iter().flat_map(|&rank| spec.hosts_of(rank as usize)).collect()),
     }
 }

@@ -1,18 +1,19 @@
 //! From a specification to machines: fabric, endpoints, connections, program, memory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 
 use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Dtype, Engine, Memory, Op, Program};
 use metaroce_fabric::{Balance, Demand, Fabric, Target};
-use metaroce_proto::{Access, Endpoint, Environment, TransportConfig};
+use metaroce_proto::{Access, Endpoint, TransportConfig};
 use metaroce_wire::units::PS_PER_S;
-use metaroce_wire::{Bytes, ConnId, HostId, PlaneId, Rate, Time, lengths};
+use metaroce_wire::{Bytes, HostId, PlaneId, Rate, Time, lengths};
 
 use crate::event::LINK_BITS;
-use crate::execute::opcode;
+use crate::execute::{opcode, place_of};
+use crate::networks::{Connection, Connections, check_hosts, check_islands, environments, pairs};
 use crate::offload::Devices;
 use crate::packets::Packets;
 use crate::queue::{EventQueue, MAX_BUCKET_BITS, MAX_SHIFT};
@@ -53,6 +54,8 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     let program = Arc::new(program);
     check(spec, &data, &program)?;
     let devices = Devices::new(spec, &program)?;
+    let pairs = pairs(&program);
+    check_islands(spec, &fabric, &pairs)?;
     if spec.fabric.balance == Balance::Pinned {
         fabric.pin(&demands(spec, &program));
     }
@@ -62,12 +65,8 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     let mut endpoints = Endpoint::of_hosts(&spec.transport, environments(spec, &fabric));
     check_operations(spec, &program, &endpoints)?;
     register(spec, &data, &mut endpoints)?;
-    let connections = connect(spec, &program, &mut endpoints);
+    let connections = connect(spec, &pairs, &mut endpoints);
     deny(spec, &data, &connections, &mut endpoints)?;
-    let mut rank_of_host = vec![u32::MAX; hosts];
-    for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
-        rank_of_host[host as usize] = rank as u32;
-    }
     Ok(Simulation {
         queue: queue(spec, &fabric),
         packets: Packets::default(),
@@ -90,20 +89,12 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         recorder: recorder(spec, &program),
         engine: Engine::new(program),
         devices,
-        rank_of_host,
+        rank_of_host: spec.rank_of_host(),
+        other_hosts: spec.other_hosts(),
         connections,
         endpoints,
         explicit: fabric.is_explicit(),
         fabric,
-    })
-}
-
-/// Where each host stands.
-pub(crate) fn environments(spec: &Spec, fabric: &Fabric) -> impl Iterator<Item = Environment> {
-    let (base_rtt, routes) = (base_rtt(spec, fabric), fabric.routes());
-    (0..spec.fabric.hosts).map(move |host| {
-        let ports = (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8))).collect();
-        Environment { host: HostId(host), ports, base_rtt, routes }
     })
 }
 
@@ -124,6 +115,7 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         connections: of.connections.clone(),
         hosts_of_ranks: of.hosts_of_ranks.clone(),
         rank_of_host: of.rank_of_host.clone(),
+        other_hosts: of.other_hosts.clone(),
         ports: of.ports.clone(),
         explicit: of.explicit,
         timer_at: of.timer_at.clone(),
@@ -157,10 +149,10 @@ fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usiz
     if !once || 128 * ends * paths <= MUCH || program.wqes().any(|wqe| answered(wqe.op)) {
         return Vec::new();
     }
-    let of_rank = |(rank, of_rank): (usize, &Vec<(u32, ConnId)>)| {
+    let of_rank = |(rank, of_rank): (usize, &Vec<Connection>)| {
         let mut entries = vec![0; of_rank.len()];
         for wqe in program.of_rank(rank).filter(|wqe| opcode(wqe.op).is_some()) {
-            entries[of_rank.partition_point(|&(peer, _)| peer < wqe.peer)] += 1;
+            entries[place_of(of_rank, wqe.peer)] += 1;
         }
         entries
     };
@@ -184,10 +176,8 @@ fn target(kind: FaultTarget, id: u32) -> Target {
 
 /// Events a second of a fabric at full speed: some eight a data packet, hops of its own and of half an acknowledgement.
 pub(crate) fn events_per_s(spec: &Spec, fabric: &Fabric) -> u128 {
-    let rate: u128 = (0..spec.fabric.hosts)
-        .flat_map(|host| (0..spec.fabric.planes).map(move |plane| (HostId(host), PlaneId(plane as u8))))
-        .map(|(host, plane)| u128::from(fabric.port_rate(host, plane).0))
-        .sum();
+    let rate: u128 =
+        (0..spec.fabric.hosts).flat_map(|host| fabric.ports_of(HostId(host))).map(|r| u128::from(r.0)).sum();
     8 * rate / u128::from(8 * full_packet(spec)).max(1)
 }
 
@@ -200,23 +190,7 @@ fn queue(spec: &Spec, fabric: &Fabric) -> EventQueue {
 
 fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError> {
     let ranks = spec.hosts_of_ranks.len();
-    if program.ranks() != ranks {
-        return Err(DriverError::config(
-            "hosts_of_ranks",
-            format!("length {ranks}"),
-            format!("one host for each of {} ranks", program.ranks()),
-        ));
-    }
-    let mut seen = BTreeSet::new();
-    for (rank, &host) in spec.hosts_of_ranks.iter().enumerate() {
-        if host >= spec.fabric.hosts || !seen.insert(host) {
-            return Err(DriverError::config(
-                &format!("hosts_of_ranks[{rank}]"),
-                host,
-                format!("distinct hosts below {}", spec.fabric.hosts),
-            ));
-        }
-    }
+    check_hosts(spec, program.ranks())?;
     if spec.iterations == 0 {
         return Err(DriverError::config("iterations", 0, "at least 1"));
     }
@@ -351,16 +325,16 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
 /// Registers the memory of all ranks.
 fn register(spec: &Spec, data: &Data, endpoints: &mut [Endpoint]) -> Result<(), DriverError> {
     let rest = if data.regions.is_empty() { Access::ALL } else { Access::LOCAL };
-    for &host in &spec.hosts_of_ranks {
+    for host in (0..spec.hosts_of_ranks.len()).flat_map(|rank| spec.hosts_of(rank)) {
         endpoints[host as usize].register(0, spec.memory_bytes, rest);
     }
     for (i, region) in data.regions.iter().enumerate() {
         let refuse = |column: &str, value: u64, allowed: String| {
             Err(DriverError::config(&format!("{column}[{i}]"), value, allowed))
         };
-        let Some(&host) = spec.hosts_of_ranks.get(region.rank as usize) else {
+        if region.rank as usize >= spec.hosts_of_ranks.len() {
             return refuse("region_rank", region.rank.into(), format!("below {}", spec.hosts_of_ranks.len()));
-        };
+        }
         if region.offset.checked_add(region.len).is_none_or(|end| end > spec.memory_bytes) {
             let allowed = format!("a range of region_len bytes inside the {} of a rank", spec.memory_bytes);
             return refuse("region_offset", region.offset, allowed);
@@ -371,7 +345,9 @@ fn register(spec: &Spec, data: &Data, endpoints: &mut [Endpoint]) -> Result<(), 
         let granted = [(1, Access::WRITE), (2, Access::READ), (4, Access::ATOMIC)];
         let granted = granted.into_iter().filter(|&(bit, _)| region.access & bit != 0);
         let access = granted.fold(Access::LOCAL, |all, (_, one)| all.and(one));
-        endpoints[host as usize].register(region.offset, region.len, access);
+        for host in spec.hosts_of(region.rank as usize) {
+            endpoints[host as usize].register(region.offset, region.len, access);
+        }
     }
     Ok(())
 }
@@ -383,41 +359,23 @@ fn deny(spec: &Spec, data: &Data, connections: &Connections, endpoints: &mut [En
         let refuse =
             |column: &str, value: u32, allowed: String| DriverError::config(&format!("{column}[{i}]"), value, allowed);
         let ranks = spec.hosts_of_ranks.len();
-        let Some(&host) = spec.hosts_of_ranks.get(denied.rank as usize) else {
+        let Some(of_rank) = connections.get(denied.rank as usize) else {
             return Err(refuse("deny_rank", denied.rank, format!("below {ranks}")));
         };
-        let of_rank = &connections[denied.rank as usize];
-        let Some(&(_, connection)) = of_rank.iter().find(|&&(peer, _)| peer == denied.peer) else {
+        let Some(&Connection { host, id, .. }) = of_rank.iter().find(|connection| connection.peer == denied.peer)
+        else {
             return Err(refuse("deny_peer", denied.peer, format!("a rank that rank {} talks to", denied.rank)));
         };
         if denied.plane >= spec.fabric.planes {
             return Err(refuse("deny_plane", denied.plane, format!("below {}", spec.fabric.planes)));
         }
         let plane = PlaneId(denied.plane as u8);
-        endpoints[host as usize].deny(Time::ZERO, connection, plane, true).map_err(|_| {
+        endpoints[host as usize].deny(Time::ZERO, id, plane, true).map_err(|_| {
             let allowed = "with a transport that chooses planes, as long as another one stays in use";
             refuse("deny_plane", denied.plane, allowed.to_owned())
         })?;
     }
     Ok(())
-}
-
-/// Round trip of a full data packet and its acknowledgement between the farthest hosts.
-fn base_rtt(spec: &Spec, fabric: &Fabric) -> Time {
-    let (data, ack) = (full_packet(spec), lengths::mr_ack(0));
-    let mut longest = Time::ZERO;
-    for plane in 0..spec.fabric.planes {
-        let plane = PlaneId(plane as u8);
-        let far = fabric.slowest_hosts(plane, data);
-        for &a in &far {
-            for &b in &far {
-                if a != b {
-                    longest = longest.max(fabric.idle_time(a, b, plane, data) + fabric.idle_time(b, a, plane, ack));
-                }
-            }
-        }
-    }
-    longest
 }
 
 /// Length on the wire of a full data packet.
@@ -436,7 +394,7 @@ fn longest_packet(spec: &Spec) -> u32 {
 
 /// Payload rate of the fastest host: all its ports, full packets, headers and gaps taken off.
 pub(crate) fn payload_line_rate(spec: &Spec, fabric: &Fabric) -> Rate {
-    let of_host = |host| (0..spec.fabric.planes).map(|p| fabric.port_rate(HostId(host), PlaneId(p as u8)).0).sum();
+    let of_host = |host| fabric.ports_of(HostId(host)).map(|rate| rate.0).sum();
     let fastest: u64 = (0..spec.fabric.hosts).map(of_host).max().unwrap_or(0);
     let share = u128::from(fastest) * u128::from(spec.transport.mtu()) / u128::from(full_packet(spec));
     Rate(share as u64)
@@ -447,8 +405,8 @@ fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
     let mut bytes = BTreeMap::new();
     for rank in 0..program.ranks() {
         for wqe in program.of_rank(rank).filter(|wqe| wqe.op.has_peer()) {
-            let own = HostId(spec.hosts_of_ranks[rank]);
-            let peer = HostId(spec.hosts_of_ranks[wqe.peer as usize]);
+            let (own, peer) = spec.hosts_between(rank as u32, wqe.peer);
+            let (own, peer) = (HostId(own), HostId(peer));
             let (out, back) = match wqe.op {
                 Op::Send | Op::Write | Op::WriteImm => (wqe.bytes, 0),
                 Op::Read => (0, wqe.bytes),
@@ -461,39 +419,26 @@ fn demands(spec: &Spec, program: &Program) -> Vec<Demand> {
     bytes.into_iter().map(|((src, dst), bytes)| Demand { src, dst, bytes: Bytes(bytes) }).collect()
 }
 
-/// Connections of each rank: (peer rank, number), sorted by peer.
-pub(crate) type Connections = Vec<Vec<(u32, ConnId)>>;
-
 // [F10.state-of-a-pair]
-/// Opens a connection for each pair of ranks that the program makes talk.
-fn connect(spec: &Spec, program: &Program, endpoints: &mut [Endpoint]) -> Connections {
-    let mut connections: Connections = vec![Vec::new(); program.ranks()];
-    let mut pairs = Vec::new();
-    for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
-        let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
-        peers.sort_unstable();
-        peers.dedup();
-        pairs.extend(peers.into_iter().map(|peer| (peer.min(rank as u32), peer.max(rank as u32))));
-    }
-    pairs.sort_unstable();
-    pairs.dedup();
-    for (a, b) in pairs {
-        let (host_a, host_b) = (spec.hosts_of_ranks[a as usize], spec.hosts_of_ranks[b as usize]);
+/// Opens a connection for each pair of ranks that talk.
+fn connect(spec: &Spec, pairs: &[(u32, u32)], endpoints: &mut [Endpoint]) -> Connections {
+    let mut connections: Connections = vec![Vec::new(); spec.hosts_of_ranks.len()];
+    for &(a, b) in pairs {
+        let (host_a, host_b) = spec.hosts_between(a, b);
         let at_a = endpoints[host_a as usize].connect(HostId(host_b));
         let at_b = endpoints[host_b as usize].connect(HostId(host_a));
         endpoints[host_a as usize].bind(at_a, at_b);
         endpoints[host_b as usize].bind(at_b, at_a);
-        connections[a as usize].push((b, at_a));
-        connections[b as usize].push((a, at_b));
+        connections[a as usize].push(Connection { peer: b, host: host_a, id: at_a });
+        connections[b as usize].push(Connection { peer: a, host: host_b, id: at_b });
     }
-    let host = |rank: usize| spec.hosts_of_ranks[rank] as usize;
     for (rank, list) in connections.iter_mut().enumerate() {
-        for &(peer, connection) in &*list {
-            let size = endpoints[host(peer as usize)].connections();
-            endpoints[host(rank)].crowd(connection, size);
+        for &Connection { peer, host, id } in &*list {
+            let (_, other) = spec.hosts_between(rank as u32, peer);
+            let size = endpoints[other as usize].connections();
+            endpoints[host as usize].crowd(id, size);
         }
-        list.sort_unstable();
+        list.sort_unstable_by_key(|connection| connection.peer);
     }
     connections
 }

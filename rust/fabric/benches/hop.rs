@@ -28,7 +28,18 @@ fn fat_tree(pods: u32, radix: u32) -> Fabric {
     let switches = tiers.iter().flat_map(|&(tier, count)| vec![Switch { plane: 0, tier }; count as usize]).collect();
     let (ecmp, switching, loss) = (Ecmp::Linear, Switching::default(), LossConfig::default());
     let reroute_delay = Time::from_us(1000);
-    let spec = FabricSpec { hosts, planes: 1, switches, cables, ecmp, switching, reroute_delay, loss, seed: 1 };
+    let spec = FabricSpec {
+        hosts,
+        planes: 1,
+        switches,
+        cables,
+        ecmp,
+        switching,
+        reroute_delay,
+        loss,
+        seed: 1,
+        islands: false,
+    };
     Fabric::new(&spec).expect("a valid fabric")
 }
 

@@ -1,5 +1,7 @@
 //! From a specification to a fabric: checks first, then ports, attachments and routes.
 
+use metaroce_wire::{HostId, PlaneId};
+
 use crate::balance::{self, Balancer};
 use crate::explicit::Queues;
 use crate::fabric::{Attachment, Fabric, SwitchState};
@@ -77,7 +79,9 @@ impl Fabric {
             flow: FlowControl::new(spec)?,
         };
         fabric.set_strides();
-        fabric.check_reachable()?;
+        if !spec.islands {
+            fabric.check_reachable()?;
+        }
         Ok(fabric)
     }
 
@@ -110,6 +114,13 @@ impl Fabric {
     pub fn routes(&self) -> u32 {
         let last_tier = |shape: &PlaneShape| shape.leaves.iter().map(|&leaf| self.fan(shape, leaf)).max().unwrap_or(1);
         self.shapes.iter().map(last_tier).max().unwrap_or(1)
+    }
+
+    /// The same between `host` and those far from it.
+    pub fn routes_of(&self, host: HostId) -> u32 {
+        let planes = self.shapes.iter().enumerate();
+        let attached = planes.filter_map(|(plane, shape)| Some((shape, self.attachment(host, PlaneId(plane as u8))?)));
+        attached.map(|(shape, at)| self.fan(shape, at.leaf)).max().unwrap_or(1)
     }
 
     fn fan(&self, shape: &PlaneShape, leaf: u32) -> u32 {
@@ -219,8 +230,9 @@ type Attached = (Vec<Attachment>, Vec<u32>, Vec<PlaneShape>);
 
 /// Where each host hangs in each plane, and which switches are leaves.
 fn attach(spec: &FabricSpec) -> Result<Attached, SpecError> {
-    let slots = spec.hosts as usize * spec.planes as usize;
-    let mut attachments = vec![Attachment { leaf: u32::MAX, column: 0, down: 0 }; slots];
+    let hosts = spec.hosts as usize;
+    let slots = hosts * spec.planes as usize;
+    let mut attachments = vec![Attachment::NONE; slots];
     let mut uplinks = vec![u32::MAX; slots];
     let mut shapes = vec![PlaneShape::default(); spec.planes as usize];
     for (number, switch) in spec.switches.iter().enumerate() {
@@ -235,7 +247,7 @@ fn attach(spec: &FabricSpec) -> Result<Attached, SpecError> {
             continue;
         };
         let plane = spec.switches[switch as usize].plane as usize;
-        let slot = plane * spec.hosts as usize + host as usize;
+        let slot = plane * hosts + host as usize;
         if uplinks[slot] != u32::MAX {
             return Err(SpecError::range(
                 "fabric.links",
@@ -251,13 +263,15 @@ fn attach(spec: &FabricSpec) -> Result<Attached, SpecError> {
         attachments[slot] = Attachment { leaf: switch, column: column as u32, down: up ^ 1 };
         uplinks[slot] = up;
     }
-    if let Some(slot) = uplinks.iter().position(|&u| u == u32::MAX) {
-        let (host, plane) = (slot % spec.hosts as usize, slot / spec.hosts as usize);
-        return Err(SpecError::range(
-            "fabric.links",
-            format!("no link of host {host} in plane {plane}"),
-            "one a plane",
-        ));
+    let missing = |slot: usize| uplinks[slot] == u32::MAX;
+    let first_missing = (0..slots).find(|&slot| match spec.islands {
+        false => missing(slot),
+        true => missing(slot) && (slot < hosts || (slot..slots).step_by(hosts).any(|later| !missing(later))),
+    });
+    if let Some(slot) = first_missing {
+        let (host, plane) = (slot % hosts, slot / hosts);
+        let allowed = if spec.islands { "the first planes for each host, one link in each" } else { "one a plane" };
+        return Err(SpecError::range("fabric.links", format!("no link of host {host} in plane {plane}"), allowed));
     }
     Ok((attachments, uplinks, shapes))
 }

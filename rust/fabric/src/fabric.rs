@@ -114,6 +114,11 @@ pub(crate) struct Attachment {
     pub down: u32,
 }
 
+impl Attachment {
+    /// Of a host without a port in the plane: no packet is sent to it there.
+    pub(crate) const NONE: Attachment = Attachment { leaf: u32::MAX, column: 0, down: 0 };
+}
+
 /// What a switch needs to choose a port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SwitchState {
@@ -292,33 +297,57 @@ impl Fabric {
         self.cables.iter().map(|cable| cable.delay).min().unwrap_or_default()
     }
 
-    /// Rate of the host's port into `plane`.
-    pub fn port_rate(&self, host: HostId, plane: PlaneId) -> Rate {
+    /// Rate of the host's port into `plane`, if it has one.
+    pub fn port_rate(&self, host: HostId, plane: PlaneId) -> Option<Rate> {
         let link = self.uplinks[plane.index() * self.hosts as usize + host.index()];
-        self.cables[link as usize / 2].rate
+        self.cables.get(link as usize / 2).map(|cable| cable.rate)
     }
 
-    /// The host of each leaf of `plane` whose cable takes longest for `len` bytes; of one leaf, two such hosts.
+    /// The ports of a host, in order of planes.
+    pub fn ports_of(&self, host: HostId) -> impl Iterator<Item = Rate> {
+        (0..self.shapes.len()).map_while(move |plane| self.port_rate(host, PlaneId(plane as u8)))
+    }
+
+    pub(crate) fn attachment(&self, host: HostId, plane: PlaneId) -> Option<Attachment> {
+        let attachment = self.attachments[plane.index() * self.hosts as usize + host.index()];
+        (attachment.leaf != u32::MAX).then_some(attachment)
+    }
+
+    /// Whether a packet of `src` can reach `dst` in `plane` now.
+    pub fn connects(&self, src: HostId, dst: HostId, plane: PlaneId) -> bool {
+        let (Some(from), Some(to)) = (self.attachment(src, plane), self.attachment(dst, plane)) else { return false };
+        let choice = self.routes.choices[(self.offsets[from.leaf as usize] + to.column) as usize];
+        from.leaf == to.leaf || choice.count() > 0
+    }
+
+    /// The host of each leaf of `plane` whose cable takes longest for `len` bytes; of a leaf that no other one
+    /// reaches, two such hosts.
     pub fn slowest_hosts(&self, plane: PlaneId, len: u32) -> Vec<HostId> {
-        let cable = |host: u32| {
-            let link = self.uplinks[plane.index() * self.hosts as usize + host as usize];
-            &self.cables[link as usize / 2]
+        let time = |host: HostId| {
+            let cable = &self.cables[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize / 2];
+            cable.rate.time_for(Bytes(u64::from(len))) + cable.delay
         };
-        let time = |&host: &u32| cable(host).rate.time_for(Bytes(u64::from(len))) + cable(host).delay;
-        let mut hosts: Vec<u32> = (0..self.hosts).collect();
-        hosts.sort_by_key(|host| std::cmp::Reverse(time(host)));
+        let attached = (0..self.hosts).map(HostId).filter_map(|host| Some((host, self.attachment(host, plane)?)));
+        let mut hosts: Vec<(HostId, Attachment)> = attached.collect();
+        hosts.sort_by_key(|&(host, _)| std::cmp::Reverse(time(host)));
         let shape = &self.shapes[plane.index()];
-        if shape.leaves.len() > 1 {
-            let mut seen = vec![false; self.switches.len()];
-            let leaf = |host: u32| self.attachments[plane.index() * self.hosts as usize + host as usize].leaf as usize;
-            hosts.retain(|&host| !std::mem::replace(&mut seen[leaf(host)], true));
+        let reaches =
+            |leaf: u32, column: usize| self.routes.choices[self.offsets[leaf as usize] as usize + column].count() > 0;
+        let mut left = vec![0u8; self.switches.len()];
+        for &leaf in &shape.leaves {
+            left[leaf as usize] = if (0..shape.leaves.len()).any(|column| reaches(leaf, column)) { 1 } else { 2 };
         }
-        hosts.truncate(shape.leaves.len().max(2));
-        hosts.into_iter().map(HostId).collect()
+        hosts.retain(|(_, at)| {
+            let left = &mut left[at.leaf as usize];
+            let takes = *left > 0;
+            *left = left.saturating_sub(1);
+            takes
+        });
+        hosts.into_iter().map(|(host, _)| host).collect()
     }
 
     /// Time of one packet of `len` bytes on the wire from `src` to `dst` in `plane` with nothing in
-    /// its way: serialisation and propagation of each link of the first route.
+    /// its way: serialisation and propagation of each link of the first route. Both have a port there.
     pub fn idle_time(&self, src: HostId, dst: HostId, plane: PlaneId, len: u32) -> Time {
         let slot = |host: HostId| plane.index() * self.hosts as usize + host.index();
         let target = self.attachments[slot(dst)];

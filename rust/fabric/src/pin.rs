@@ -29,7 +29,7 @@ struct Flow {
 }
 
 impl Fabric {
-    /// Lays routes for `demands`, all alike in every plane, which switches follow with
+    /// Lays routes for `demands`, all alike in every plane that both ends have a port in, which switches follow with
     /// [`crate::Balance::Pinned`]. Pairs that only acknowledge are laid apart from those that send. Failures
     /// change nothing here: a switch hashes what has lost its route.
     pub fn pin(&mut self, demands: &[Demand]) {
@@ -45,12 +45,11 @@ impl Fabric {
     /// ends of every flow, taking port i up from the one end to meet port i up from the other, as they do
     /// in a folded Clos. In other fabrics the routes are valid and the evenness is not promised.
     fn pin_plane(&mut self, plane: PlaneId, demands: &[Demand]) {
-        let leaf = |host: HostId| self.attachments[plane.index() * self.hosts as usize + host.index()].leaf;
         let begin = |demand: &Demand| {
             let Demand { src, dst, .. } = *demand;
-            Flow { src, dst, at: leaf(src), to: leaf(dst) }
+            Some(Flow { src, dst, at: self.attachment(src, plane)?.leaf, to: self.attachment(dst, plane)?.leaf })
         };
-        let mut flows: Vec<Flow> = demands.iter().map(begin).collect();
+        let mut flows: Vec<Flow> = demands.iter().filter_map(begin).collect();
         for _ in 1..MAX_TIERS {
             flows.retain(|flow| flow.at != flow.to && self.hops(plane, flow.at, flow.dst).len() > 1);
             let ends: Vec<(u32, u32)> = flows.iter().map(|flow| (flow.at, flow.to)).collect();

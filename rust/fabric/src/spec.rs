@@ -7,7 +7,7 @@ use thiserror::Error;
 /// A fabric before it is built. Hosts are nodes `0..hosts`, switch i is node `hosts + i`.
 #[derive(Clone, Debug)]
 pub struct FabricSpec {
-    /// Hosts, each with one cable into every plane.
+    /// Hosts, each with one cable into every plane, or, with `islands`, into the first planes.
     pub hosts: u32,
     /// Planes.
     pub planes: u32,
@@ -25,6 +25,8 @@ pub struct FabricSpec {
     pub loss: LossConfig,
     /// Seed of all streams of random numbers.
     pub seed: u64,
+    /// Hosts need not reach each other ([`crate::Fabric::connects`]), nor have a port in every plane.
+    pub islands: bool,
 }
 
 /// A switch.

@@ -8,6 +8,9 @@ impl Fabric {
     /// The directed links from host to host that `packet` takes by ECMP; empty where there is no route, or something
     /// else than ECMP chooses.
     pub fn walk(&self, packet: &Envelope) -> Vec<u32> {
+        if !self.connects(packet.src, packet.dst, packet.plane) {
+            return Vec::new();
+        }
         let first = self.uplinks[packet.plane.index() * self.hosts as usize + packet.src.index()];
         let mut packet = Envelope { link: first, ..*packet };
         let mut links = vec![first];

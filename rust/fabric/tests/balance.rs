@@ -30,7 +30,7 @@ fn leaf_spine(planes: u32, leaves: u32, ecmp: Ecmp, switching: Switching, seed: 
         switches.extend((0..leaves + SPINES).map(|i| Switch { plane, tier: if i < leaves { 1 } else { 2 } }));
     }
     let (reroute_delay, loss) = (Time::from_us(1000), LossConfig::default());
-    FabricSpec { hosts, planes, switches, cables, ecmp, switching, reroute_delay, loss, seed }
+    FabricSpec { hosts, planes, switches, cables, ecmp, switching, reroute_delay, loss, seed, islands: false }
 }
 
 fn balanced(balance: Balance, seed: u64) -> Fabric {

@@ -26,6 +26,7 @@ fn build(hosts: u32, ends: &[(u32, u32)], switching: Switching) -> Fabric {
         reroute_delay: Time::ZERO,
         loss: LossConfig::default(),
         seed: 1,
+        islands: false,
     };
     Fabric::new(&spec).expect("a valid fabric")
 }

@@ -23,7 +23,18 @@ fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) 
     let switches = (0..2 + spines).map(|i| Switch { plane: 0, tier: if i < 2 { 1 } else { 2 } }).collect();
     let reroute_delay = Time::from_us(1000);
     let switching = Switching::default();
-    let spec = FabricSpec { hosts: 2 * hosts, planes: 1, switches, cables, ecmp, switching, reroute_delay, loss, seed };
+    let spec = FabricSpec {
+        hosts: 2 * hosts,
+        planes: 1,
+        switches,
+        cables,
+        ecmp,
+        switching,
+        reroute_delay,
+        loss,
+        seed,
+        islands: false,
+    };
     Fabric::new(&spec).expect("a valid fabric")
 }
 

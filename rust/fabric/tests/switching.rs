@@ -25,6 +25,7 @@ fn spec(hosts: u32, planes: u32, tiers: &[(u32, u32)], cables: Vec<Cable>) -> Fa
         reroute_delay: Time::from_us(1000),
         loss: LossConfig::default(),
         seed: 1,
+        islands: false,
     }
 }
 
@@ -201,7 +202,7 @@ fn planes_of_unequal_cables_have_unequal_idle_times_and_rates() {
     let time = |plane| fabric.idle_time(HostId(0), HostId(1), PlaneId(plane), 1000);
     assert_eq!(time(0), Time(2 * (1000 * 40 + 600_000)));
     assert_eq!(time(1), Time(2 * (1000 * 160 + 3_000_000)));
-    assert_eq!(fabric.port_rate(HostId(0), PlaneId(1)), Rate::from_gbps(50));
+    assert_eq!(fabric.port_rate(HostId(0), PlaneId(1)), Some(Rate::from_gbps(50)));
 }
 
 #[test]

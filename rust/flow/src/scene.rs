@@ -344,6 +344,7 @@ fn whole(spec: &FlowSpec, columns: &FabricColumns) -> FabricSpec {
         reroute_delay: Time(0),
         loss: LossConfig::default(),
         seed: spec.seed,
+        islands: false,
     }
 }
 
