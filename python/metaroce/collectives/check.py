@@ -50,7 +50,7 @@ def verify(program: Program, issue: Issue | None = None) -> None:
     ``issue`` is for programs which have an entry of its own for the issue of another (`metaroce.offload.proof`).
     """
     _check_columns(program)
-    when = order(program)
+    when = order(program, in_order=issue is not None)
     moves = _moves(program, when)
     fill, expect = _keys(program, program.fill), _keys(program, program.expect)
     cells = _cells(program, moves, fill, expect)

@@ -24,6 +24,9 @@ from .program import Array, Op, Program
 MAX_CLOCKS = 32 << 20
 """Clock readings kept at once, 2 bytes each. Ours."""
 
+_FEW = 4
+"""Edges into an entry that are taken one after another for all entries at once."""
+
 
 class Issue(NamedTuple):
     """Entries that stand for the issue of others.
@@ -138,8 +141,16 @@ class _Clocks:
         edge_from, edge_to = self.when.edge_from[by], self.when.edge_to[by]
         bounds = np.searchsorted(at[by], np.arange(int(self.when.level.max()) + 2))
         for first, last in pairwise(bounds[1:]):
-            targets, segments = np.unique(edge_to[first:last], return_index=True)
-            clock[targets] = np.maximum.reduceat(clock[edge_from[first:last]], segments, axis=0)
+            targets, segments, many = np.unique(edge_to[first:last], return_index=True, return_counts=True)
+            few = many <= _FEW
+            clock[targets[~few]] = [
+                clock[edge_from[first + k : first + k + m]].max(axis=0)
+                for k, m in zip(segments[~few].tolist(), many[~few].tolist(), strict=True)
+            ] or clock[:0]
+            clock[targets[few]] = clock[edge_from[first + segments[few]]]
+            for k in range(1, _FEW):
+                more = few & (many > k)
+                clock[targets[more]] = np.maximum(clock[targets[more]], clock[edge_from[first + segments[more] + k]])
             received = targets[self.p.op[targets] == Op.RECV]
             clock[received, self.group[received]] = self.place[received]
         return clock

@@ -1,1 +1,28 @@
-"""Message engines: hardware as data, and the compiler of collectives to work packets."""
+"""Message engines: hardware as data, and the compiler of collectives to work packets.
+
+`compile` takes a `Node` or a `Graph` of them to a `Compiled`, whose `program` runs as any (`metaroce.simulation`) and
+whose `dump` is for people. `hardware.load` reads an accelerator.
+"""
+
+from __future__ import annotations
+
+from . import hardware
+from .compiler import Compiled, collective, compile, node
+from .hardware import Hardware
+from .ir import Graph, Node, Word
+from .options import OffloadOptions
+from .proof import prove
+
+__all__ = [
+    "Compiled",
+    "Graph",
+    "Hardware",
+    "Node",
+    "OffloadOptions",
+    "Word",
+    "collective",
+    "compile",
+    "hardware",
+    "node",
+    "prove",
+]

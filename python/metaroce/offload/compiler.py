@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy.typing as npt
 
@@ -46,6 +47,12 @@ class Compiled:
         """The verified program of all ranks."""
         assert self.module.program is not None
         return self.module.program
+
+    def headline(self) -> str:
+        """Packets, and what each pass decided and made of the estimated time."""
+        from .dump import headline
+
+        return headline(self)
 
     def dump(self, rank: int | None = None) -> str:
         """The program in readable form, of one rank or all."""
@@ -94,6 +101,29 @@ def node(
         return Node(id or kind, kind, dtype=dtype, matrix=elements_of(matrix, dtype))
     count = count_of(kind, size, dtype, ranks) if count is None else count
     return Node(id or kind, kind, count=count, dtype=dtype, inplace=inplace and kind != "alltoall")
+
+
+def collective(
+    domains: Sequence[int], hardware: str | Path | Hardware, options: OffloadOptions, **what: Any
+) -> Compiled:
+    """One collective, ``what`` as for `node`; the last few are kept, as a device keeps packets that are enqueued again.
+
+    Raises `ConfigError` as `compile`.
+    """
+    accelerator = load(hardware)
+    matrix = what.get("matrix")
+    said = sorted((name, value) for name, value in what.items() if name != "matrix")
+    rows = None if matrix is None else np.asarray(matrix, object).tolist()
+    key = (tuple(domains), repr(accelerator), repr(options), repr(said), repr(rows))
+    if key not in _cache:
+        while len(_cache) >= _CACHED:
+            del _cache[next(iter(_cache))]
+        _cache[key] = compile(node(ranks=len(domains), **what), domains, accelerator, options)
+    return _cache[key]
+
+
+_CACHED = 4
+_cache: dict[tuple[object, ...], Compiled] = {}
 
 
 def _check(nodes: tuple[Node, ...], target: Target) -> None:

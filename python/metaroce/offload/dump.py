@@ -20,8 +20,15 @@ _NAMES = {Flow.FENCE: "fence", Flow.SYNC: "sync", Flow.RX_SYNC: "rx_sync", Flow.
 
 def dump(compiled: Compiled, rank: int | None = None) -> str:
     """The whole text."""
-    module, program = compiled.module, compiled.program()
-    target = module.target
+    lines = [headline(compiled)]
+    for one in range(compiled.module.target.ranks) if rank is None else [rank]:
+        lines += _rank(compiled, compiled.program(), one)
+    return "\n".join(lines)
+
+
+def headline(compiled: Compiled) -> str:
+    """Packets and passes."""
+    module, target = compiled.module, compiled.module.target
     racks = np.bincount(np.unique(target.domains, return_inverse=True)[1]).tolist()
     lines = [
         f"work packets for {target.hardware.name or 'hardware'}: {target.ranks} ranks in racks of "
@@ -35,8 +42,6 @@ def dump(compiled: Compiled, rank: int | None = None) -> str:
             f"{node.lanes} lanes x {node.chunks} chunks, {node.slots} slots"
         )
     lines += ["passes:", *(f"  {cost}" for cost in compiled.costs)]
-    for one in range(target.ranks) if rank is None else [rank]:
-        lines += _rank(compiled, program, one)
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -19,6 +20,8 @@ from pydantic import Field, field_validator, model_validator
 
 from ..config import Config, Rate, Size, Time
 from ..errors import ConfigError
+from ..topology import Racks, Topology
+from ..topology.check import MAX_PLANES
 
 T = TypeVar("T")
 
@@ -190,6 +193,16 @@ class Hardware(Config):
             "copies_sends": False,
         }
 
+    def topology(self, racks: Sequence[int], partition: str | None = None) -> Topology:
+        """``racks`` of so many accelerators, their NICs divided by ``partition``; queues and marking by round trips."""
+        network, (up, out) = self.network, split(self.network, partition)
+        tables = {"scale_up": _ports(up, network.nic_rate.value, network.hop_up.value)}
+        if len(racks) > 1:
+            if not out:
+                raise ConfigError.of("partition", partition, "must leave NICs for scale-out, there are several racks")
+            tables["scale_out"] = _ports(out, network.nic_rate.value, network.hop_out.value)
+        return Racks(name=f"{self.name}-{'+'.join(map(str, racks))}", racks=tuple(racks), **tables)
+
     def figures(self) -> list[tuple[str, Any, str]]:
         """All figures as rows (path, value, source)."""
         return list(_figures(self, ""))
@@ -233,6 +246,14 @@ def _parse(text: str, name: str) -> Hardware:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError.of("hardware", name, f"not valid TOML: {error}") from None
     return Hardware(**{"name": name, **data})
+
+
+def _ports(nics: int, rate: int, hop: int) -> dict[str, Any]:
+    """Ports for NICs, bundled to at most `MAX_PLANES`, on cables of half a hop; queues of eight round trips. Ours."""
+    planes = max(k for k in range(1, MAX_PLANES + 1) if nics % k == 0)
+    trip = rate * (nics // planes) * 2 * hop // 8 // 10**12
+    ecn = {"kmin": trip * 2 // 5, "kmax": trip * 8 // 5, "pmax": 0.2}
+    return {"planes": planes, "rate": rate * (nics // planes), "delay": hop // 2, "queue": 8 * trip, "ecn": ecn}
 
 
 def _folder() -> resources.abc.Traversable:
