@@ -99,9 +99,7 @@ def ratio(inputs: dict[str, float], model: Dlrm = DLRM_150B, gpu_exchange_bytes:
         raise ConfigError.unknown("input", unknown[0], [one.name for one in RANGES])
     own = replace(model, alltoall_bytes=inputs.get("AllToAll bytes", model.alltoall_bytes))
     both = _clusters(inputs)
-    gpu = total_us(
-        replace(own, exchange_bytes=gpu_exchange_bytes), both.gpu, both.gpu_domains, both.gpu.stretch
-    )
+    gpu = total_us(replace(own, exchange_bytes=gpu_exchange_bytes), both.gpu, both.gpu_domains, both.gpu.stretch)
     return gpu / total_us(own, both.engine, both.engine_domains)
 
 

@@ -165,7 +165,7 @@ class EngineModel:
         return vector <= self.one_shot_most
 
     def _put(self, kind: str, bytes_in: float, domains: Sequence[int]) -> Cost:
-        """Everything is written to everybody at once, and each rank sums what it needs: one hop."""
+        """Everything is written to everybody at once and acknowledged: a round trip. Each rank sums what it needs."""
         assert self.one_shot_us is not None
         n = sum(domains)
         moved = bytes_in * n / 2 if kind == "all_reduce" else bytes_in  # the whole vector from each peer
@@ -175,7 +175,7 @@ class EngineModel:
             "scale-out": moved * outside / self.links.out / 1e3 if outside else 0.0,
         }
         hop = self.hop_out_us if outside else self.hop_us
-        return Cost(kind, bytes_in, self.one_shot_us + hop + 2 * self.entry_us, parts, "put one-shot")
+        return Cost(kind, bytes_in, self.one_shot_us + 2 * hop, parts, "put one-shot")
 
     def _serial(self, kind: str, domains: Sequence[int]) -> tuple[int, float, str]:
         """Entries one after another, their hops in us, and the algorithm: the faster of ring and halving."""

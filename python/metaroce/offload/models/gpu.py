@@ -31,6 +31,8 @@ LL_GBS = (87.7, 22.5, 19.0)
 SHARE = {"LL": 0.25, "LL128": 0.92, "Simple": 1.0}
 """Payload's share of the links' bandwidth: flags of LL, 120 of 128 bytes of LL128."""
 CHANNEL_LIMIT = 64
+NVLS_CHANNELS = 16
+"""Most channels at all, and those of NVLS on Hopper."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,10 @@ class NcclModel:
 
     def load(self, cost: Cost) -> Load:
         """SMs of its channels and 2-3 bytes of memory a byte of the network."""
-        return Load(self.held(cost.kind, cost.rate_gbs), self.memory * cost.rate_gbs, self.stretch)
+        held = self.held(cost.kind, cost.rate_gbs)
+        if cost.algorithm == "NVLS":
+            held = min(held, NVLS_CHANNELS)
+        return Load(held, self.memory * cost.rate_gbs, self.stretch)
 
     def time(self, kind: str, bytes_in: float, domains: Sequence[int]) -> Cost:
         """The fastest of what NCCL would choose among; with ``step_us`` its large-message links only."""

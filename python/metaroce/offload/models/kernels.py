@@ -96,7 +96,12 @@ _BYTES = {"tfloat32": 4, "float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}
 
 
 def gemm(
-    size: tuple[int, int, int], dtype: str, device: Device, *, efficiency: float = 0.8, tile: tuple[int, int] = (128, 256)
+    size: tuple[int, int, int],
+    dtype: str,
+    device: Device,
+    *,
+    efficiency: float = 0.8,
+    tile: tuple[int, int] = (128, 256),
 ) -> Kernel:
     """A matrix product (m, n, k): tiles, memory bytes, time at ``efficiency`` of the peak (0.8, *ours*).
 

@@ -155,9 +155,7 @@ def _of_rank(
                 written.add(access.start, end)
         memory[True, access.writes] += share * known
         memory[False, access.writes] += access.size - share * known
-    return Traffic(
-        sent, received, memory[False, False], memory[False, True], memory[True, False], memory[True, True]
-    )
+    return Traffic(sent, received, memory[False, False], memory[False, True], memory[True, False], memory[True, True])
 
 
 def _forwarded_most(accesses: Sequence[_Access], staging: Staging | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ...errors import ConfigError
 from .comm import CommModel, Cost
@@ -65,10 +66,10 @@ class Timeline:
         """Time in which communication runs and compute does not."""
         end = self.total_us if end_us is None else end_us
         busy = [one for one in self.intervals if one.start_us < end and one.end_us > start_us]
-        marks = sorted({start_us, end, *(max(one.start_us, start_us) for one in busy)}
-                       | {min(one.end_us, end) for one in busy})  # fmt: skip
+        starts, ends = ([getattr(one, name) for one in busy] for name in ("start_us", "end_us"))
+        marks = sorted({start_us, end, *(max(one, start_us) for one in starts), *(min(one, end) for one in ends)})
         exposed = 0.0
-        for low, high in zip(marks, marks[1:], strict=False):
+        for low, high in pairwise(marks):
             running = {one.queue for one in busy if one.start_us <= low and one.end_us >= high}
             exposed += (high - low) * (running == {COMMUNICATION})
         return exposed
@@ -121,8 +122,10 @@ def simulate(tasks: Sequence[Task], device: Device, comm: CommModel) -> Timeline
     _check(tasks)
     queues = {name: [task for task in tasks if task.queue == name] for name in (COMPUTE, COMMUNICATION)}
     state = _State()
-    while len(state.finish) < len(tasks):
+    while True:
         _start(state, queues)
+        if len(state.finish) == len(tasks):
+            break
         if not state.running:
             blocked = next(task for task in tasks if task.name not in state.finish)
             waits = [name for name in blocked.after if name not in state.finish]

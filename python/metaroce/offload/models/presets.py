@@ -1,4 +1,4 @@
-"""The models of a `Hardware` file: what kernels run on, its collectives, its domains; each figure of the file used once.
+"""The models of a `Hardware` file: what kernels run on, its collectives, its domains; no figure stands here twice.
 
 Only what no file can state is an argument: the fixed cost of a collective as a training step sees it, h, sigma.
 """

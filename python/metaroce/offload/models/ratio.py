@@ -1,8 +1,8 @@
 """How much shorter all communication of a training step is: in parts, on an identical fabric, and by other definitions.
 
-A ratio is never one number here. `decompose` swaps one cause after another from the GPU cluster to the one with engines,
-so that the factors multiply to the ratio, and gives each swap alone beside it; `definitions` asks the other questions
-that "equivalent cluster" may mean (offload.md 3.3).
+A ratio is never one number here. `decompose` swaps one cause after another from the GPU cluster to the engines', so
+that the factors multiply to the ratio, and gives each swap alone beside it; `definitions` asks the other questions that
+"equivalent cluster" may mean (offload.md 3.3).
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class Sides:
     engine_domains: tuple[int, ...]
 
 
-def sides(
-    ranks: int = 40, *, gpu: str = "h100", accelerator: str = "mtia300", partition: str | None = None
-) -> Sides:
+def sides(ranks: int = 40, *, gpu: str = "h100", accelerator: str = "mtia300", partition: str | None = None) -> Sides:
     """Equal count, the paper's "equivalent"."""
     return Sides(
         gpu=presets.nccl(gpu, step_us=presets.launch_us(gpu)),
@@ -126,8 +124,6 @@ def definitions(model: Dlrm = DLRM_150B) -> dict[str, float]:
         f"B equal power: {power} H100": gpu(fewer, presets.domains("h100", power)),
         "C1 H100 with 2 x 400G": gpu(out_gbs=100.0),
         "C2 H100 with 4 x 400G": gpu(out_gbs=200.0),
-        "C3 identical fabric: offload only": gpu(
-            domains=both.engine_domains, up_gbs=own.up_gbs, out_gbs=own.out_gbs
-        ),
+        "C3 identical fabric: offload only": gpu(domains=both.engine_domains, up_gbs=own.up_gbs, out_gbs=own.out_gbs),
         "D NVLink of 900 GB/s over all": gpu(domains=(40,), up_gbs=900.0),
     }

@@ -37,7 +37,7 @@ class Dlrm:
     flop
         A sample, forward and backward (paper: about 3 GFLOP). ``utilisation``: share of the BF16 peak (0.45, *ours*).
     update
-        Bytes of HBM of the backward and sparse update over those of the lookup: gradient, row read, row written (*ours*).
+        HBM bytes of the backward and sparse update over those of the lookup: gradient, row read and written (*ours*).
     optimizer
         FLOP of the dense optimizer (Shampoo) over those of the dense part (0.05, *ours*).
     """
