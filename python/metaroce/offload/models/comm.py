@@ -71,6 +71,15 @@ class Links:
     up_efficiency: float = 1.0
     out_efficiency: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("up_gbs", "out_gbs"):
+            value = getattr(self, name)
+            if not (0 <= value < math.inf) or (name == "up_gbs" and not value):
+                raise ConfigError.of(name, value, "must be GB/s above 0 (scale-out: 0 for none)")
+        for name in ("up_efficiency", "out_efficiency"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError.of(name, getattr(self, name), "must be in (0, 1]")
+
     @property
     def up(self) -> float:
         """GB/s achieved in the domain."""
@@ -87,7 +96,7 @@ class Links:
         A rank's rack takes each byte from other racks once, spread over its ranks, and spreads it inside. Every
         phase overlaps the others (chunks), so the times are not added.
         """
-        n = checked(kind, domains)
+        n = checked(kind, domains, bytes_in)
         if kind == "all_reduce":  # a ReduceScatter and an AllGather of half of the bytes each
             return {part: 2 * time for part, time in self.parts("all_gather", bytes_in / 2, domains).items()}
         whole = bytes_in if kind == "alltoall" else bytes_in * n / (n - 1)
@@ -98,8 +107,10 @@ class Links:
         return {"scale-up": inside / self.up / 1e3, "scale-out": across / self.out / 1e3 if across else 0.0}
 
 
-def checked(kind: str, domains: Sequence[int]) -> int:
-    """All ranks of ``domains``; refuses unknown kinds and less than two ranks."""
+def checked(kind: str, domains: Sequence[int], bytes_in: float = 0.0) -> int:
+    """All ranks of ``domains``; refuses unknown kinds, less than two ranks, and bytes that are no size."""
+    if not 0 <= bytes_in < math.inf:
+        raise ConfigError.of("bytes_in", bytes_in, "must be at least 0")
     if kind not in KINDS:
         raise ConfigError.unknown("kind", kind, KINDS)
     if any(size < 1 for size in domains) or sum(domains) < 2:
@@ -142,7 +153,7 @@ class EngineModel:
 
     def time(self, kind: str, bytes_in: float, domains: Sequence[int]) -> Cost:
         """The latest of links, near-memory reduction and issue of entries, after the fixed part."""
-        n = checked(kind, domains)
+        n = checked(kind, domains, bytes_in)
         if self._one_shot(kind, bytes_in, n):
             return self._put(kind, bytes_in, domains)
         parts = self.links.parts(kind, bytes_in, domains)

@@ -77,7 +77,7 @@ class NcclModel:
 
     def time(self, kind: str, bytes_in: float, domains: Sequence[int]) -> Cost:
         """The fastest of what NCCL would choose among; with ``step_us`` its large-message links only."""
-        n = checked(kind, domains)
+        n = checked(kind, domains, bytes_in)
         options = list(self._options(kind, bytes_in, domains, n))
         if self.step_us is not None:
             best = min(options, key=lambda cost: cost.link_us)

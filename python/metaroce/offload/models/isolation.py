@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ...collectives.program import Program
 from ...engine import draws
 from ...errors import ConfigError
 from . import presets
 from .comm import KINDS, CommModel
 from .kernels import Device, Kernel, Load, Slowdown, gemm, slowdown
+from .memory import Staging, absorbed, footprint, traffic
 
 SIZE = (4096, 4096, 4096)
 RANKS = 16
@@ -78,6 +80,19 @@ def beside(kind: str, comm: CommModel, device: Device, kernel: Kernel, domains: 
     """A kernel of ``device`` beside a large collective."""
     load = comm.load(comm.time(kind, LARGE, domains))
     return Beside(kind, load, slowdown(device, kernel, load))
+
+
+def of_program(
+    program: Program, staging: Staging | None, rate_gbs: float, device: Device, kernel: Kernel | None = None
+) -> Beside:
+    """Beside the entries of a compiled program that receives ``rate_gbs``: its rank with the most memory traffic.
+
+    h follows from the device's staging partition and what the program stages at once.
+    """
+    share = absorbed(device.staging_bytes, footprint(program, staging))
+    most = max(rank.amplification for rank in traffic(program, staging, share))
+    load = Load(0, most * rate_gbs)
+    return Beside("program", load, slowdown(device, kernel or gemm(SIZE, "tfloat32", device), load))
 
 
 def losses(count: int = 1000, seed: int = 1, *, staged: tuple[float, float] = (0.75, 1.0)) -> list[float]:

@@ -105,14 +105,14 @@ def gemm(
 ) -> Kernel:
     """A matrix product (m, n, k): tiles, memory bytes, time at ``efficiency`` of the peak (0.8, *ours*).
 
-    Both operands are read once when one of them and a column of tiles of the other fit on chip; otherwise the second
-    is read again for every panel that fits.
+    Operands are read once when the first fits in half of the on-chip memory; otherwise the second is read again for
+    every panel of the first that does.
     """
     m, n, k = size
-    width = _BYTES[dtype]
+    peak, width = device.peak(dtype), _BYTES[dtype]
     panels = max(1, math.ceil(m * k * width / (device.on_chip_bytes / 2)))
     moved = width * (m * k + n * k * panels + m * n)
-    compute_us = 2 * m * n * k / (device.peak(dtype) * efficiency) / 1e6
+    compute_us = 2 * m * n * k / (peak * efficiency) / 1e6
     alone = max(compute_us, moved / device.bandwidth / 1e3)
     return Kernel(f"gemm {m}x{n}x{k} {dtype}", alone, moved, math.ceil(m / tile[0]) * math.ceil(n / tile[1]))
 

@@ -59,7 +59,7 @@ def gaudi3() -> list[Row]:
 
 
 def mtia300() -> list[Row]:
-    """Rows 1 and 4: near-memory reduction; PUT collectives of 4 to 64 KB, us. Bandwidths are the packet simulation's."""
+    """Rows 1 and 4: near-memory reduction, PUT collectives of 4 to 64 KB; bandwidths are the packet simulation's."""
     put = presets.engines(one_shot_us=presets.one_shot_us())
 
     def small(kind: str, size: int, ranks: int) -> Row:

@@ -60,6 +60,13 @@ class Dlrm:
     update: float = 3.0
     optimizer: float = 0.05
 
+    def __post_init__(self) -> None:
+        for name, least in (("batch", 1), ("calls", 3), ("buckets", 1), ("gathers", 1)):
+            if getattr(self, name) < least:
+                raise ConfigError.of(name, getattr(self, name), f"must be at least {least}")
+        if not 0 < self.utilisation <= 1:
+            raise ConfigError.of("utilisation", self.utilisation, "must be in (0, 1]")
+
     @property
     def parameters(self) -> float:
         """Of all tables."""
