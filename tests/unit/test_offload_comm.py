@@ -40,6 +40,30 @@ def test_the_smallest_rack_binds_an_alltoall():
     assert uneven == pytest.approx(even * 32 / 27)
 
 
+def test_the_smallest_rack_binds_an_allgather_too():
+    whole, made = 1e9 * 40 / 39, LINKS.parts("all_gather", 1e9, (16, 16, 8))
+    assert made["scale-out"] == pytest.approx(whole * 32 / 40 / 8 / 200e3)
+    assert made["scale-up"] == pytest.approx(whole * 15 / 16 / 800e3)
+
+
+def test_a_small_collective_costs_control_steps_and_hops():
+    model = EngineModel(links=LINKS)
+    inside, across = (model.time("all_gather", 1.0, domains) for domains in ((16,), (16, 16)))
+    assert inside.fixed_us == pytest.approx(3.6 + 2.9 + 4 * (1.1 + 2.5))
+    assert across.fixed_us == pytest.approx(inside.fixed_us + 1.1 + 6.0)
+    odd = model.time("all_gather", 1.0, (15,))
+    assert (odd.algorithm, odd.fixed_us) == ("ring", pytest.approx(6.5 + 14 * 3.6))
+
+
+def test_a_put_brings_each_peers_whole_vector():
+    put = EngineModel(links=LINKS, one_shot_us=0.5)
+    size = 64 << 10
+    cost = put.time("all_reduce", bytes_in("all_reduce", size, 16), (16,))
+    assert cost.time_us == pytest.approx(0.5 + 2 * 2.5 + 15 * size / 800e3)
+    larger = put.time("all_reduce", bytes_in("all_reduce", size + 1, 16), (16,))
+    assert larger.algorithm != "put one-shot"
+
+
 def test_reduction_and_issue_bind_when_they_are_the_slowest():
     slow = EngineModel(links=LINKS, reduce_gbs=10.0)
     assert slow.time("all_reduce", 1e9, (16,)).bound == "reduction"
@@ -153,6 +177,8 @@ def test_latency_of_a_fuller_memory_costs_its_share():
     beside = slowdown(device, kernel, Load(0, 450.0))
     assert beside.kernel == pytest.approx(1 + 0.01 * (0.9 / 0.45 - 1))
     assert beside.collective == 1
+    assert slowdown(device, kernel, Load(0, 450.0, stretch=1.2)).collective == pytest.approx(1.2)
+    assert slowdown(device, None, Load(0, 450.0, stretch=1.2)).collective == 1
 
 
 def test_a_memory_bound_kernel_loses_what_the_collective_takes_until_both_have_half():

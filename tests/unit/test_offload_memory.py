@@ -89,6 +89,23 @@ def test_a_ring_reduce_scatter_costs_one_and_four_times_what_misses_the_chip(ran
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
+def test_sums_kept_in_the_input_are_written_to_memory_each(share):
+    """The ring of offload.md 4.5: one write a chunk more than with sums in the slots, and its SEND finds it on chip."""
+
+    def entries(rank: int):
+        yield Op.SEND, (rank - 1) % 16 * CHUNK, 0, CHUNK
+        for step in range(15):
+            own, slot = (rank - 2 - step) % 16 * CHUNK, STAGE + step % 2 * CHUNK
+            yield Op.RECV, slot, 0, CHUNK
+            yield Op.SUM, own, slot, CHUNK
+            if step < 14:
+                yield Op.SEND, own, 0, CHUNK
+
+    for one in traffic(program([list(entries(rank)) for rank in range(16)]), STAGING, share):
+        assert one.amplification == pytest.approx(2 + 3 * (1 - share) + share / 15)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_a_ring_all_gather_reads_again_only_what_left_the_chip(share):
     for one in traffic(ring_all_gather(16), None, share):
         assert one.amplification == pytest.approx(1 + (1 - share) + share / 15)  # its own block is never on chip

@@ -141,6 +141,21 @@ def test_m8_fewer_accelerators_with_more_samples_each_gain_up_to_five_percent():
     assert 0.0 <= few / many - 1 <= 0.05
 
 
+def test_the_next_dense_forward_waits_for_the_gathered_parameters():
+    slow = replace(step.DLRM_150B, gathered_bytes=60e9)
+    line = step.run(slow, presets.cluster("mtia300", 40)).timeline
+    for i in range(3):
+        assert line.start_us[f"{i + 1} dense forward"] >= line.finish_us[f"{i} all_gather 0"]
+        assert line.start_us[f"{i} embedding backward"] >= line.finish_us[f"{i} gradients"]
+        assert line.start_us[f"{i} optimizer"] >= line.finish_us[f"{i} all_reduce 7"]
+
+
+def test_the_published_speed_up_of_embedding_kernels_is_put_in():
+    gpu, own = (step.kernels(step.DLRM_150B, presets.cluster(name, 40)) for name in ("h100", "mtia300"))
+    for name, faster in (("lookup", 2.0), ("embedding backward", 2.1)):
+        assert gpu[name].alone_us / own[name].alone_us == pytest.approx(faster)
+
+
 def test_bad_variants_and_lengths_are_refused():
     cluster = presets.cluster("mtia300", 40)
     with pytest.raises(ConfigError, match=r"variant = .async.: unknown; allowed: plain, prefetch"):
@@ -159,6 +174,7 @@ def test_m5_the_parts_multiply_to_the_ratio_and_links_are_most_of_it():
     assert product == pytest.approx(made.ratio)
     assert list(made.factors) == list(ratio.PARTS)
     assert made.factors["link rate"] > 2.5 > 1.4 > made.factors["offload"] > 1.0
+    assert made.factors["control path"] < 1 > made.alone["control path"]  # 45 us a collective against 35
     assert made.identical == pytest.approx(made.factors["offload"] * made.factors["control path"])
     balanced = ratio.decompose(both=replace(ratio.sides(), engine_domains=(14, 13, 13)))
     assert balanced.factors["rack size"] > 1.05  # 16 + 16 + 8 has no gain: its last rack is as small as a host

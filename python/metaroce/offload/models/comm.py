@@ -179,7 +179,7 @@ class EngineModel:
         """Everything is written to everybody at once and acknowledged: a round trip. Each rank sums what it needs."""
         assert self.one_shot_us is not None
         n = sum(domains)
-        moved = bytes_in * n / 2 if kind == "all_reduce" else bytes_in  # the whole vector from each peer
+        moved = bytes_in * n * n / (2 * (n - 1)) if kind == "all_reduce" else bytes_in  # each peer's whole vector
         outside = max(n - s for s in domains) / n
         parts = {
             "scale-up": moved * max(s - 1 for s in domains) / n / self.links.up / 1e3,
