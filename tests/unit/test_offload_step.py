@@ -141,9 +141,10 @@ def test_m8_fewer_accelerators_with_more_samples_each_gain_up_to_five_percent():
     assert 0.0 <= few / many - 1 <= 0.05
 
 
-def test_the_next_dense_forward_waits_for_the_gathered_parameters():
+@pytest.mark.parametrize("variant", step.VARIANTS)
+def test_the_next_dense_forward_waits_for_the_gathered_parameters(variant):
     slow = replace(step.DLRM_150B, gathered_bytes=60e9)
-    line = step.run(slow, presets.cluster("mtia300", 40)).timeline
+    line = step.run(slow, presets.cluster("mtia300", 40), variant).timeline
     for i in range(3):
         assert line.start_us[f"{i + 1} dense forward"] >= line.finish_us[f"{i} all_gather 0"]
         assert line.start_us[f"{i} embedding backward"] >= line.finish_us[f"{i} gradients"]
