@@ -7,7 +7,7 @@ import pytest
 
 from metaroce.errors import ConfigError
 from metaroce.offload.models import band, overlap, presets, ratio, step
-from metaroce.offload.models.comm import Cost, EngineModel, Links
+from metaroce.offload.models.comm import Cost, EngineModel, Links, Measured
 from metaroce.offload.models.kernels import Device, Kernel
 from metaroce.offload.models.overlap import COMMUNICATION, COMPUTE, Task, simulate
 
@@ -131,6 +131,23 @@ def test_a_step_takes_its_kernels_and_what_is_exposed():
     assert made.time_us == pytest.approx(compute * made.compute_stretch + made.exposed_us, rel=0.01)
     longer = step.run(step.DLRM_150B, presets.cluster("mtia300", 40), iterations=7)
     assert longer.time_us == pytest.approx(made.time_us)
+
+
+def test_a_simulation_may_stand_behind_the_collectives_of_a_step():
+    cluster = presets.cluster("mtia300", 40)
+    formula = cluster.comm
+    same = Measured(formula, lambda *call: formula.time(*call).time_us)
+    twice = Measured(formula, lambda *call: 2 * formula.time(*call).time_us)
+    before, again, slower = (step.run(step.DLRM_150B, replace(cluster, comm=comm)) for comm in (formula, same, twice))
+    assert again.time_us == pytest.approx(before.time_us)
+    assert slower.communication_us == pytest.approx(2 * before.communication_us)
+    assert slower.exposed_us > before.exposed_us
+
+
+def test_a_gpu_with_twice_the_memory_bandwidth_is_faster_only_where_it_computes():
+    first, second = (presets.cluster(name, 40) for name in ("h100", "h200"))
+    assert step.communication_us(step.DLRM_150B, first) == step.communication_us(step.DLRM_150B, second)
+    assert step.run(step.DLRM_150B, second).time_us < 0.9 * step.run(step.DLRM_150B, first).time_us
 
 
 def test_m8_fewer_accelerators_with_more_samples_each_gain_up_to_five_percent():
