@@ -134,9 +134,13 @@ class Compute(Config):
 
 
 class Gpu(Config):
-    """Collectives as kernels on k of n SMs."""
+    """Collectives as kernels on k of n SMs: launch, CTAs and bytes/s of a channel, HBM bytes a byte of the network."""
 
     launch: Figure[Time]
+    channels: Count
+    channel_rate: PerSecond
+    memory_factor: PerSecond
+    nvls: Share | None = None
 
 
 class Hardware(Config):
