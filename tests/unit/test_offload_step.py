@@ -153,8 +153,8 @@ def test_a_gpu_with_twice_the_memory_bandwidth_is_faster_only_where_it_computes(
 def test_m8_fewer_accelerators_with_more_samples_each_gain_up_to_five_percent():
     more, model = replace(step.DLRM_150B, batch=10240), step.DLRM_150B
     assert 24 * more.batch == 40 * model.batch
-    few = step.run(more, presets.cluster("mtia300", 24)).throughput(more)
-    many = step.run(model, presets.cluster("mtia300", 40)).throughput(model)
+    few = step.run(more, presets.cluster("mtia300", 24)).throughput
+    many = step.run(model, presets.cluster("mtia300", 40)).throughput
     assert 0.0 <= few / many - 1 <= 0.05
 
 

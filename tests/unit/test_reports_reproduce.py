@@ -16,7 +16,7 @@ from metaroce.reports.reproduce import (
     Reproducing,
     analysis,
     loss,
-    scenario_of,
+    subject_of,
     tables,
 )
 from metaroce.reports.reproduce.model import Check, Figure, Finding, Row, Setup, Sheet, Target
@@ -128,7 +128,8 @@ def test_every_scenario_of_a_target_can_be_made_and_compiled_for_the_setup_it_st
     for text in sorted(texts - {""}):
         if "range(" in text and not quick:
             continue  # millions of rows
-        assert scenario_of(text, 3).seed == 3
+        made = subject_of(text, 3)
+        assert not text.startswith("mr.Scenario") or made.seed == 3
     for sheet in target.sheets:
         assert all(len(setup.labels) == len(sheet.labels) for setup in sheet.setups)
         assert len({setup.labels for setup in sheet.setups}) == len(sheet.setups)

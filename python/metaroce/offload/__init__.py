@@ -6,6 +6,9 @@ whose `dump` is for people. `hardware.load` reads an accelerator.
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from . import hardware
 from .compiler import Compiled, collective, compile, node
 from .hardware import Hardware
@@ -26,3 +29,9 @@ __all__ = [
     "node",
     "prove",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "models":  # when first used: no scenario needs them
+        return import_module(".models", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

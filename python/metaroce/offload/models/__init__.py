@@ -6,3 +6,21 @@ step on them; `ratio` and `band` compare clusters; `isolation`, `dynamic`, `cros
 results. `presets` makes all of it from `metaroce.offload.hardware` files. Floats, us and GB/s; nothing here reaches the
 engine.
 """
+
+from . import band, comm, crossover, dynamic, gpu, isolation, kernels, memory, overlap, presets, ratio, related, step
+
+__all__ = [
+    "band",
+    "comm",
+    "crossover",
+    "dynamic",
+    "gpu",
+    "isolation",
+    "kernels",
+    "memory",
+    "overlap",
+    "presets",
+    "ratio",
+    "related",
+    "step",
+]

@@ -32,13 +32,24 @@ class Sides:
     engine_domains: tuple[int, ...]
 
 
-def sides(ranks: int = 40, *, gpu: str = "h100", accelerator: str = "mtia300", partition: str | None = None) -> Sides:
-    """Equal count, the paper's "equivalent"."""
+def sides(
+    ranks: int = 40,
+    *,
+    gpu: str = "h100",
+    accelerator: str = "mtia300",
+    partition: str | None = None,
+    racks: tuple[int, ...] | None = None,
+    stretch: float = 1.0,
+) -> Sides:
+    """Equal count, the paper's "equivalent"; ``racks`` of the engines, ``stretch`` of the GPU's transfers by kernels."""
+    domains = racks or presets.domains(accelerator, ranks)
+    if sum(domains) != ranks:
+        raise ConfigError.of("racks", list(domains), f"must be {ranks} accelerators together")
     return Sides(
-        gpu=presets.nccl(gpu, step_us=presets.launch_us(gpu)),
+        gpu=presets.nccl(gpu, step_us=presets.launch_us(gpu), stretch=stretch),
         gpu_domains=presets.domains(gpu, ranks),
         engine=presets.engines(accelerator, partition=partition, step_us=presets.STEP_US),
-        engine_domains=presets.domains(accelerator, ranks),
+        engine_domains=domains,
     )
 
 

@@ -171,17 +171,19 @@ def kernels(model: Dlrm, cluster: Cluster) -> dict[str, Kernel]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step in the steady state: us, of which exposed; kernels' time over that alone; the timeline it comes from."""
+    """A step in the steady state: samples a rank, us, of which exposed; kernels' time over that alone; its timeline."""
 
+    batch: int
     time_us: float
     exposed_us: float
     compute_stretch: float
     communication_us: float
     timeline: Timeline
 
-    def throughput(self, model: Dlrm) -> float:
+    @property
+    def throughput(self) -> float:
         """Samples a second and rank."""
-        return model.batch / self.time_us * 1e6
+        return self.batch / self.time_us * 1e6
 
 
 VARIANTS = ("plain", "prefetch")
@@ -209,6 +211,7 @@ def run(model: Dlrm, cluster: Cluster, variant: str = "plain", iterations: int =
     start, end = (timeline.finish_us[f"{i} {mark}"] for i in (iterations - 3, iterations - 2))
     own = [task.name for task in tasks if task.name.startswith(f"{iterations - 2} ") and task.queue == COMPUTE]
     return Step(
+        model.batch,
         end - start,
         timeline.exposed_us(start, end),
         timeline.stretch(COMPUTE, own),

@@ -192,7 +192,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _median(row: Row, figure: Figure) -> str:
-    bound = figure.bound if any(row.values["stopped"]) else ""
+    bound = figure.bound if any(row.values.get("stopped", ())) else ""
     return bound + _text(row.median(figure.key), figure)
 
 
