@@ -9,7 +9,7 @@ from __future__ import annotations
 from . import hardware
 from .compiler import Compiled, collective, compile, node
 from .hardware import Hardware
-from .ir import Graph, Node, Word
+from .ir import Graph, Node, Outside, Word
 from .options import OffloadOptions
 from .proof import prove
 
@@ -19,6 +19,7 @@ __all__ = [
     "Hardware",
     "Node",
     "OffloadOptions",
+    "Outside",
     "Word",
     "collective",
     "compile",
