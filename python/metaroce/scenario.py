@@ -215,7 +215,11 @@ class Scenario(Config):
             "seed": self.seed,
             "iterations": self.iterations,
             "warmup": self.warmup,
-            **({"engine": self.engine.name, "offload": self.offload.model_dump(exclude_unset=True)} if self.engine else {}),
+            **(
+                {"engine": self.engine.name, "offload": self.offload.model_dump(exclude_unset=True)}
+                if self.engine
+                else {}
+            ),
             **({"fidelity": self.fidelity} if self.fidelity != "packet" else {}),
         }
 

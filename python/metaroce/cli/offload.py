@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -42,7 +42,7 @@ def compile_(
     from .. import offload
     from ..reports.sweep import read_matrix
 
-    given = {"engines": engines, "algorithm": algorithm, "chunk": chunk, "slots": slots, "ready": ready}
+    given: dict[str, Any] = {"engines": engines, "algorithm": algorithm, "chunk": chunk, "slots": slots, "ready": ready}
     given |= {"partition": partition, "posters": posters}
     options = offload.OffloadOptions(**{name: value for name, value in given.items() if value is not None})
     accelerator = offload.hardware.load(hardware)

@@ -12,7 +12,7 @@ from typing import Any
 from . import hardware
 from .compiler import Compiled, collective, compile, node
 from .hardware import Hardware
-from .ir import Graph, Node, Word
+from .ir import Graph, Node, Outside, Word
 from .options import OffloadOptions
 from .proof import prove
 
@@ -22,6 +22,7 @@ __all__ = [
     "Hardware",
     "Node",
     "OffloadOptions",
+    "Outside",
     "Word",
     "collective",
     "compile",

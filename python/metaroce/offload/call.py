@@ -129,6 +129,7 @@ def pairs(node: Node, n: int) -> tuple[Array, Array, Array]:
     size = node.element_bytes
     whole = node.whole if node.matrix is not None else np.full((n, n), node.whole, np.int64)
     count = node.matrix if node.matrix is not None else np.full((n, n), node.count, np.int64)
+    count = count if node.counts is None else node.counts
     before_out = np.cumsum(whole, axis=1) - whole + node.first
     before_in = np.cumsum(whole, axis=0) - whole + node.first
     output = aligned(int(whole.sum(axis=1).max() * size))
@@ -144,7 +145,8 @@ def payload(node: Node, ranks: Array, base: int) -> tuple[Ranges, Ranges, Array,
         whole = count if node.matrix is not None else np.full((n, n), count, np.int64)
         sent, got, _ = pairs(node.but(first=0), n)
         fill = Ranges.of(ranks, base, whole.sum(axis=1), ranks, 0)
-        expect = Ranges.of(ranks[None], base + got, whole, ranks[:, None], sent // size)
+        sure = whole if node.counts is None else node.counts
+        expect = Ranges.of(ranks[None], base + got, sure, ranks[:, None], sent // size)
         return fill, expect, np.full(n, base), np.full(n, base + int(got[0, 0]))
     if node.kind == "all_reduce":
         fill = Ranges.of(ranks, base, count, ranks, 0)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from ..collectives import Array, Program, count_of, elements_of
 from ..errors import ConfigError
 from .cost import total
 from .hardware import Hardware, load
-from .ir import Cost, Graph, Module, Node, Target
+from .ir import Cost, Graph, Module, Node, Outside, Target
 from .options import OffloadOptions
 from .passes.algorithm import algorithm
 from .passes.bind import bind
@@ -21,7 +22,7 @@ from .passes.chunk import chunk
 from .passes.engines import engines
 from .passes.fuse import fuse
 from .passes.legalise import legalise
-from .passes.synchronise import synchronise
+from .passes.synchronise import outside, synchronise
 from .passes.verify import verify
 
 PASSES: tuple[Callable[[Module], Module], ...] = (
@@ -43,10 +44,35 @@ class Compiled:
     module: Module
     costs: tuple[Cost, ...]
 
-    def program(self) -> Program:
-        """The verified program of all ranks."""
-        assert self.module.program is not None
-        return self.module.program
+    def program(self, words: Sequence[Outside] = ()) -> Program:
+        """The verified program of all ranks; ``words`` say when triggers are set, each at the start if left out."""
+        program = self.module.program
+        assert program is not None
+        if not words:
+            return program
+        limit, ranks = program.offload["words"] if program.offload else 0, range(program.ranks)
+        for row in words:
+            if not 0 <= row.word < limit or row.rank not in (None, *ranks):
+                raise ConfigError.of("words", tuple(row), f"must be a word below {limit} of a rank below {len(ranks)}")
+        rows = [row._replace(rank=rank) for row in words for rank in (ranks if row.rank is None else [row.rank])]
+        named = {(row.rank, row.word) for row in rows}
+        at = zip(*(program.extra[f"set_{name}"].tolist() for name in ("word", "value", "ps", "rank")), strict=True)
+        rows += [Outside(*row) for row in at if (row[3], row[0]) not in named]
+        return replace(program, extra=program.extra | outside(rows))
+
+    def patched(self, counts: npt.ArrayLike, node: str | None = None) -> Compiled:
+        """The same packets with the byte counts of a dynamic alltoallv, which a device reads when it issues.
+
+        What runs where was decided by the matrix that was compiled, which no count may exceed.
+        """
+        one = next((k for k in self.module.nodes if k.kind == "alltoallv" and node in (None, k.id)), None)
+        if one is None or one.matrix is None or one.area != one.id:
+            raise ConfigError.of("node", node, "must be an alltoallv that was neither merged nor split")
+        cells = elements_of(counts, one.dtype)
+        if cells.shape != one.matrix.shape or (cells > one.matrix).any():
+            raise ConfigError.of("counts", cells.shape, "must be a matrix like the compiled one, with no cell above it")
+        nodes = tuple(k.but(counts=cells) if k is one else k for k in self.module.nodes)
+        return Compiled(verify(synchronise(self.module.but(nodes=nodes, program=None))), self.costs)
 
     def headline(self) -> str:
         """Packets, and what each pass decided and made of the estimated time."""

@@ -92,7 +92,7 @@ def _ring(node: Node, domains: Array, target: Target, f: Figures) -> float:
     hop, rate = _hops(domains, f)
     unit = _block(node, n) / node.lanes / node.chunks
     wire = unit / (rate / node.lanes)
-    under_way = min(node.chunks, node.slots - 1)
+    under_way = node.flight
     time = f.fixed
     for phase in node.phases:
         sums = phase == "reduce_scatter"
@@ -141,17 +141,25 @@ def _racks(node: Node, domains: Array, target: Target, f: Figures) -> float:
         # Every block crosses once to each other rack; inside, all of them go round.
         worst = max((n - n / s) * block / f.up for s in sizes if s > 1) if (sizes > 1).any() else 0.0
         across = max((n - s) / s * block for s in sizes) / f.out
-        steps, hop = int(max((s - 1) * (1 + math.ceil((n - s) / s)) for s in sizes)), f.hop_up
+        steps, hop = rounds(domains), f.hop_up
     chunk = block / node.lanes / node.chunks
     time = f.fixed
     for phase in node.phases:
         sums = phase == "reduce_scatter"
         units = steps * node.chunks
-        each = (hop + 3 * f.issue + chunk / f.unit) / (node.slots - 1) if sums else 0.0
+        each = (hop + 3 * f.issue + chunk / f.unit) / node.flight if sums else 0.0
         pipe = max(worst, units * max((3 if sums else 2) * f.issue, each), across)
         # The first or last chunk of one network has nothing to overlap with in the other.
         time += pipe + (f.hop_out + min(worst, across) / node.chunks if across else 0.0) + hop
     return time
+
+
+def rounds(domains: Array) -> int:
+    """Transfers that one rank sums in one slice of a reduce_scatter by racks, at most."""
+    sizes = np.bincount(np.unique(domains, return_inverse=True)[1]).tolist()
+    relayed = [sum(math.ceil(other / own) for other in sizes) - math.ceil(own / own) for own in sizes]
+    most = max((own - 1) * (1 + k) for own, k in zip(sizes, relayed, strict=True))
+    return int(most) + len(sizes) - 1
 
 
 def _exchange(node: Node, domains: Array, target: Target, f: Figures) -> float:

@@ -200,7 +200,7 @@ class Hardware(Config):
     def topology(self, racks: Sequence[int], partition: str | None = None) -> Topology:
         """``racks`` of so many accelerators, their NICs divided by ``partition``; queues and marking by round trips."""
         network, (up, out) = self.network, split(self.network, partition)
-        tables = {"scale_up": _ports(up, network.nic_rate.value, network.hop_up.value)}
+        tables: dict[str, Any] = {"scale_up": _ports(up, network.nic_rate.value, network.hop_up.value)}
         if len(racks) > 1:
             if not out:
                 raise ConfigError.of("partition", partition, "must leave NICs for scale-out, there are several racks")

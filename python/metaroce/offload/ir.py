@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,15 @@ class Word:
     compare: Literal[">=", "==", ">"] = ">="
 
 
+class Outside(NamedTuple):
+    """A compute kernel sets a word of a rank (None: of all), so long after the iteration begins."""
+
+    word: int
+    value: int
+    at_ps: int = 0
+    rank: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Node:
     """One collective: ``count`` elements of the call as nccl-tests counts them, or for alltoallv a ``matrix`` of them.
@@ -44,6 +53,8 @@ class Node:
     count: int = 0
     dtype: str = "float32"
     matrix: Array | None = None
+    counts: Array | None = None
+    """Of a dynamic alltoallv: what is really sent; ``matrix`` is then what there is room for."""
     group: tuple[int, ...] | None = None
     op: str = "sum"
     inplace: bool = False
@@ -65,6 +76,8 @@ class Node:
     lanes: int = 1
     chunks: int = 1
     slots: int = 2
+    flight: int = 1
+    """Transfers of a subgraph that are under way at once where each is reduced."""
     ready: str = "first"
     part: int = 1 << 62
     """Bytes of a part of a block at least, where blocks are cut (alltoall)."""

@@ -1,6 +1,6 @@
 """Rows of work-queue entries that have no order yet, and their lowering to the columns of a program.
 
-A row says when it comes (``time``, then ``turn``: receives 0, near-memory compute 1, sends 2), what it waits for
+A row says when it comes (``time``, then ``turn``: receives 0, near-memory compute 2, sends 4), what it waits for
 (``after``, another row) and how much earlier it may be posted (``early``). Lowering drops rows that move nothing, gives
 receives that are reduced later (``staged``) a slot, posts them ahead as far as slots allow, sorts each subgraph, and
 turns ``after`` into ``wqe_sync``.
@@ -20,11 +20,16 @@ import numpy as np
 
 from ..collectives import Array, Op
 from ..errors import ProgramError
+from .credits import with_credits
 
 EARLIEST = -(1 << 60)
 """A time before all others."""
 ALL_BEFORE = 1 << 61
 """``early`` of what may be posted before everything else."""
+
+
+PATCHED = 2
+"""``always`` of a transfer whose size is known only when it is issued: without bytes it stays, and does nothing."""
 
 
 class Flow(IntFlag):
@@ -39,12 +44,16 @@ class Flow(IntFlag):
 
 @dataclass(frozen=True)
 class Lane:
-    """One subgraph on every rank: its engine, packet, and staging slots at ``staging`` in memory."""
+    """One subgraph on every rank: its engine, packet, and staging slots at ``staging`` in memory.
+
+    ``credits``: every receive is announced to its sender.
+    """
 
     engine: int
     packet: int
     priority: int = 0
     release: int = 0
+    credits: bool = False
     slots: int = 2
     slot_bytes: int = 0
     staging: int = 0
@@ -62,7 +71,7 @@ class Table:
 
     def add(self, op: Op, *, rank: Any, lane: Any, time: Any, **operands: Any) -> Array:
         """Append rows; ``after`` is a row or -1."""
-        given = {"turn": _TURN.get(op, 1), "after": -1, **operands, "rank": rank, "lane": lane, "time": time}
+        given = {"turn": _TURN[op], "after": -1, **operands, "rank": rank, "lane": lane, "time": time}
         shape = np.broadcast_shapes(*(np.shape(value) for value in given.values()))
         part = {name: np.broadcast_to(np.asarray(given.get(name, 0)), shape).ravel() for name in _COLUMNS}
         part["op"] = np.full(part["rank"].shape, int(op))
@@ -76,14 +85,20 @@ class Table:
         return {name: np.concatenate([part[name] for part in self._parts]).astype(np.int64) for name in _COLUMNS}
 
 
-_TURN = {Op.RECV: 0, Op.WAIT: 0, Op.SEND: 2, Op.WRITE: 2, Op.WRITE_IMM: 2, Op.SET: 3}
+_TURN = {Op.RECV: 0, Op.WAIT: 0, Op.COPY: 2, Op.SUM: 2, Op.SEND: 4, Op.WRITE: 4, Op.WRITE_IMM: 4, Op.SET: 6}
 
 
 def lower(table: Table, ranks: int, lanes: list[Lane]) -> dict[str, Array]:
     """The columns of a program, ``rank_start`` and what only message engines have included."""
     rows = _without_empty(table.columns())
+    rows["op"] = np.where((rows["always"] == PATCHED) & (rows["bytes"] == 0), int(Op.NOOP), rows["op"])
     group = rows["rank"] * len(lanes) + rows["lane"]
     _stage(rows, group, lanes)
+    _place_sends(rows)
+    credited = np.array([lane.credits for lane in lanes])[rows["lane"]]
+    if credited.any():
+        rows = with_credits(rows, credited, 2 * len(lanes), EARLIEST - 1)
+        group = rows["rank"] * len(lanes) + rows["lane"]
     order = _order(rows, group)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
@@ -135,10 +150,12 @@ def _stage(rows: dict[str, Array], group: Array, lanes: list[Lane]) -> None:
         rows["after"][who] = np.where(index >= slots, reader[who[before]], -1)
         ahead = np.maximum(np.arange(len(who)) - (slots - 1), 0)
         post[staged] = np.where(index >= slots - 1, rows["time"][who[ahead]], EARLIEST)
-    # In one subgraph receives are posted in the order in which they come.
-    start = np.searchsorted(group[receives], group[receives])
+    # Receives of one stream are posted in the order in which they come.
+    stream = (group << 16 | rows["stream"])[receives] * (1 + int(rows["peer"].max(initial=0))) + rows["peer"][receives]
+    by = np.argsort(stream, kind="stable")
+    start = np.searchsorted(stream[by], stream[by])
     rows["posted"] = rows["time"].copy()
-    rows["posted"][receives] = _running_maximum(post, start)
+    rows["posted"][receives[by]] = _running_maximum(post[by], start)
 
 
 def _running_maximum(values: Array, start: Array) -> Array:
@@ -150,12 +167,17 @@ def _running_maximum(values: Array, start: Array) -> Array:
     return np.asarray(values[by][top])
 
 
+def _place_sends(rows: dict[str, Array]) -> None:
+    """A send comes as early as it may, but not before what it waits for."""
+    sends = np.flatnonzero(np.isin(rows["op"], (Op.SEND, Op.WRITE, Op.WRITE_IMM)))
+    after = rows["after"][sends]
+    least = np.where(after >= 0, rows["posted"][after], EARLIEST)
+    rows["posted"][sends] = np.maximum(rows["time"][sends] - rows["early"][sends], least)
+
+
 def _order(rows: dict[str, Array], group: Array) -> Array:
-    """Rows sorted by subgraph and time; a send comes as early as it may, but not before what it waits for."""
-    sends = np.isin(rows["op"], (Op.SEND, Op.WRITE, Op.WRITE_IMM))
-    least = np.where(rows["after"] >= 0, rows["posted"][rows["after"]], EARLIEST)
-    time = np.where(sends, np.maximum(rows["time"] - rows["early"], least), rows["posted"])
-    return np.lexsort((rows["time"], rows["turn"], time, group))
+    """Rows sorted by subgraph and time."""
+    return np.asarray(np.lexsort((rows["time"], rows["turn"], rows["posted"], group)))
 
 
 def _columns(rows: dict[str, Array], sync: Array, group: Array, ranks: int, lanes: list[Lane]) -> dict[str, Array]:

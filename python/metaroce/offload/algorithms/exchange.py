@@ -1,8 +1,10 @@
 """Every pair of ranks by its own messages: alltoall and alltoallv.
 
 Rank r sends to r+1, r+2, ...; pairs in different domains come first, since they share the slower network. Large blocks
-are cut into parts. Parts go to lanes by longest processing time, at each rank by what it sends and apart from that by
-what it receives. All receives are posted before the first send. Across racks this is the least that can be sent.
+are cut into parts, and these go to lanes by longest processing time, at each rank by what it sends and apart from that
+by what it receives. All receives are posted before the first send. With sizes that are known only when entries are
+issued, all of this is decided by what there is room for, and entries of blocks that turn out empty do nothing. Across
+racks this is the least that can be sent.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import numpy as np
 
 from ...collectives import Array, Op
 from ..call import Call, pairs
-from ..table import ALL_BEFORE
+from ..table import ALL_BEFORE, PATCHED
 
 
 def exchange(c: Call) -> None:
@@ -22,22 +24,25 @@ def exchange(c: Call) -> None:
     time = (d + n * (c.domains[rank] == c.domains[to])) * most + part
     back = (d + n * (c.domains[rank] == c.domains[come])) * most + part
     sent_at, got_at, size = pairs(c.node, n)
-    start, length = parts(size, c.size, c.node.part, most)
+    room = size if c.node.counts is None or c.node.matrix is None else c.node.matrix * c.size
+    start, length = parts(size, c.size, room // max(c.node.part, 1), most)
+    weight = parts(room, c.size, room // max(c.node.part, 1), most)[1]
     common = {"rank": c.ranks[rank], "stream": c.lane0 + part}
     for op, peer, place, when, early in (
         (Op.RECV, come, got_at[come, rank] + start[come, rank, part], back, ALL_BEFORE),
         (Op.SEND, to, sent_at[rank, to] + start[rank, to, part], time, 0),
     ):
-        bytes_ = length[rank, to, part] if op == Op.SEND else length[come, rank, part]
-        lane = balance(bytes_.reshape(n, -1), c.lanes).reshape(bytes_.shape)
+        pair = (rank, to, part) if op == Op.SEND else (come, rank, part)
+        lane = balance(weight[pair].reshape(n, -1), c.lanes).reshape(weight[pair].shape)
         c.table.add(
             op,
             peer=c.ranks[peer],
             lane=c.lane0 + lane,
             local=c.base + place,
-            bytes=bytes_,
+            bytes=length[pair],
             time=when,
             early=early,
+            always=PATCHED if c.node.counts is not None else 0,
             **common,
         )
     copy_own(c, 3 * n * most)
@@ -46,7 +51,7 @@ def exchange(c: Call) -> None:
 def copy_own(c: Call, time: int) -> None:
     """The block for oneself, cut over lanes."""
     own, (sent_at, got_at, size) = np.arange(c.n), pairs(c.node, c.n)
-    start, length = parts(size[own, own][:, None], c.size, c.node.part, c.lanes)
+    start, length = parts(size[own, own][:, None], c.size, size[own, own][:, None] // max(c.node.part, 1), c.lanes)
     c.table.add(
         Op.COPY,
         rank=c.ranks[:, None],
@@ -58,10 +63,10 @@ def copy_own(c: Call, time: int) -> None:
     )
 
 
-def parts(size: Array, element: int, least: int, most: int) -> tuple[Array, Array]:
-    """Starts and lengths [..., part] of blocks cut into whole elements: at most ``most`` parts of ``least`` bytes."""
+def parts(size: Array, element: int, many: Array, most: int) -> tuple[Array, Array]:
+    """Starts and lengths [..., part] of blocks cut into ``many`` parts of whole elements, 1 .. ``most``."""
     count = size // element
-    many = np.clip(size // max(least, 1), 1, most)[..., None]
+    many = np.clip(many, 1, most)[..., None]
     part = np.arange(most)
     whole, rest = count[..., None] // many, count[..., None] % many
     length = np.where(part < many, whole + (part < rest), 0)

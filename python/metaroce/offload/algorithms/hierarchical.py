@@ -135,7 +135,7 @@ def _sum_in_rack(c: Call, rack: Rack, piece: object, start: Array, own: bool) ->
         peer=c.ranks[rack.members[(member + d) % size]],
         local=c.blocks_at + c.pieces[0][block, q],
         bytes=np.where(is_one, c.pieces[1][block, q], 0),
-        early=(c.node.slots - 1) * TICK,
+        early=c.node.flight * TICK,
         **common,
     )
     return last[..., -1]

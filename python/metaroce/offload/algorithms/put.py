@@ -41,14 +41,17 @@ def _to_all(c: Call, from_: Array, to_: Array, size: Array) -> None:
     rank, d = np.ogrid[: c.n, 1 : c.n]
     to, come = (rank + d) % c.n, (rank - d) % c.n
     common = {"rank": c.ranks[rank], "lane": c.lane0 + (d - 1) % c.lanes, "stream": c.lane0}
-    got = size[come, rank]
-    c.table.add(Op.RECV, peer=c.ranks[come], time=d, early=ALL_BEFORE, always=got > 0, **common)
+    got, early = size[come, rank], 0 if c.node.ready == "behind" else ALL_BEFORE
+    c.table.add(
+        Op.RECV, peer=c.ranks[come], time=d, early=early, always=(got > 0) | (c.node.counts is not None), **common
+    )
     c.table.add(
         Op.WRITE_IMM,
         peer=c.ranks[to],
         local=from_[rank, to],
         remote=to_[rank, to],
         bytes=size[rank, to],
+        always=c.node.counts is not None,
         time=0,
         **common,
     )
@@ -67,7 +70,10 @@ def _gather(c: Call) -> None:
 
 
 def _reduce(c: Call) -> None:
-    """Slice by slice: lane e receives slice e of every rank's vector, or block for this rank, and sums."""
+    """Slice by slice: lane e receives slice e of every rank's vector, or block for this rank, and sums.
+
+    Receives may be posted behind the writes where they are posted before the first of these can land.
+    """
     n, node = c.n, c.node
     rank, lane, other = np.ogrid[:n, : c.lanes, :n]
     start, count = even(node.count, c.lanes)
@@ -76,7 +82,8 @@ def _reduce(c: Call) -> None:
     at, slots = c.base + begin, c.scratch + begin
     far = (rank != other) & (size > 0)
     common = {"rank": c.ranks[rank], "lane": c.lane0 + lane, "stream": c.lane0 + lane, "peer": c.ranks[other]}
-    recv = c.table.add(Op.RECV, time=(rank - other) % n, early=ALL_BEFORE, always=far, **common)
+    early = 0 if c.node.ready == "behind" else ALL_BEFORE
+    recv = c.table.add(Op.RECV, time=(rank - other) % n, early=early, always=far, **common)
     c.table.add(
         Op.WRITE_IMM,
         local=at + block[other],

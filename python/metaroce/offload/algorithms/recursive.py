@@ -70,7 +70,7 @@ def _halve(c: Call) -> Array:
         stays = many == 1 and not c.node.inplace
         final, acc = c.own_out[:, None, None] + in_at, c.blocks_at + in_at
         came = c.table.add(Op.RECV, local=final if stays else slot, bytes=in_size, early=ALL_BEFORE, **common)
-        c.table.add(Op.SEND, local=c.blocks_at + out_at, bytes=out_size, after=after, turn=0, **common)
+        c.table.add(Op.SEND, local=c.blocks_at + out_at, bytes=out_size, after=after, turn=1, **common)
         before = c.table.add(
             Op.SUM, local=final if stays else acc, remote=acc if stays else slot, bytes=in_size, after=came, **common
         )

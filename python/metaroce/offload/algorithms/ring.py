@@ -23,11 +23,6 @@ def ring(c: Call) -> None:
         _gather(c, made, start)
 
 
-def flight(c: Call) -> int:
-    """Units under way from one rank to the next."""
-    return min(c.node.chunks, c.node.slots - 1)
-
-
 def _axes(c: Call) -> tuple[Array, Array, Array, Array]:
     n, chunks = c.n, c.node.chunks
     rank, lane, step, chunk = np.ogrid[:n, : c.lanes, : n - 1, :chunks]
@@ -37,7 +32,7 @@ def _axes(c: Call) -> tuple[Array, Array, Array, Array]:
 def _ready(c: Call) -> Array:
     """The first send waits for the next rank's word that its receives are posted."""
     none = np.full((c.n, c.lanes, 1), -1)
-    if c.node.ready == "never":
+    if c.node.ready != "first":
         return none
     rank, lane = np.ogrid[: c.n, : c.lanes]
     common = {"rank": c.ranks[rank], "lane": c.lane0 + lane, "stream": c.all_lanes + c.lane0 + lane, "always": 1}
@@ -66,7 +61,7 @@ def _reduce(c: Call, ready: Array) -> Array:
         local=c.blocks_at + offset[out, q],
         bytes=size[out, q],
         after=after,
-        early=flight(c),
+        early=c.node.flight,
         **common,
     )
     return add[:, :, -1]
@@ -85,7 +80,7 @@ def _gather(c: Call, made: Array, start: int) -> None:
         local=c.gathered_at + offset[come, q],
         bytes=size[come, q],
         time=time,
-        early=flight(c) + c.node.slots,
+        early=c.node.flight + c.node.slots,
         **common,
     )
     after = np.concatenate((np.broadcast_to(made[:, :, None], (n, c.lanes, 1, chunks)), recv[:, :, :-1]), axis=2)
@@ -96,7 +91,7 @@ def _gather(c: Call, made: Array, start: int) -> None:
         local=np.where(step == 0, own, c.gathered_at) + offset[out, q],
         bytes=size[out, q],
         after=after,
-        early=flight(c),
+        early=c.node.flight,
         time=time,
         **common,
     )

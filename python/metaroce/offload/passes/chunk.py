@@ -6,11 +6,16 @@ hold; between the two, as many chunks as are under way at once.
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..algorithms import EXCHANGES
+from ..cost import rounds
 from ..ir import Module, Node, Target
 
 SLOTS = 4
-"""Staging slots of a subgraph: three transfers under way. Ours, of the model's 2 .. 4."""
+"""Staging slots of a ring's subgraph: three transfers under way. Ours, of the model's 2 .. 4."""
+MOST_SLOTS = 64
+"""Slots where transfers come from many peers, who are not in step: as many as fit, half of them under way. Ours."""
 LEAST = 4096
 """A lane carries at least so many bytes of a block, or there are fewer lanes. Ours."""
 ENTRIES = 4
@@ -37,7 +42,7 @@ def chunked(node: Node, target: Target) -> Node:
     """The node with lanes, chunks, slots and part decided."""
     options = target.options
     n, slots = len(node.members(target.ranks)), options.slots or SLOTS
-    least, most = bounds(target, slots)
+    least, most = bounds(target, slots if node.algorithm == "ring" else 2 * slots)
     asked = options.chunk
     if node.kind in EXCHANGES:
         return _exchange(node, target, n, asked or least)
@@ -47,7 +52,7 @@ def chunked(node: Node, target: Target) -> Node:
         lanes = min(target.posters or target.engines, max(1, size // 256))
         if node.kind == "all_gather":
             lanes = min(target.posters or target.engines, n - 1)
-        return node.but(lanes=lanes, chunks=1, slots=2, ready=options.ready)
+        return node.but(lanes=lanes, chunks=1, slots=2, ready=_put_ready(target, n))
     lanes = min(target.engines - _kept(node, target), max(1, -(-block // LEAST)))
     piece = -(-block // lanes)
     if node.algorithm == "recursive":
@@ -59,7 +64,32 @@ def chunked(node: Node, target: Target) -> Node:
     else:
         chunks = max(1, min(MOST_CHUNKS, piece // least))
     chunks = max(1, min(chunks, piece // node.element_bytes))
-    return node.but(lanes=lanes, chunks=chunks, slots=slots, ready=options.ready)
+    if node.algorithm == "ring" or "reduce_scatter" not in node.phases:
+        flight = max(1, min(chunks, slots - 1))
+    else:
+        slots, flight = _many_slots(node, target, -(-piece // chunks), chunks)
+    return node.but(lanes=lanes, chunks=chunks, slots=slots, flight=flight, ready=options.ready)
+
+
+def _many_slots(node: Node, target: Target, size: int, chunks: int) -> tuple[int, int]:
+    """Slots for transfers from many peers, and how many are under way; all of them if there is a slot for each."""
+    members = node.members(target.ranks)
+    domains = np.array(target.domains)[members]
+    units = chunks * (len(members) - 1 if node.algorithm == "direct" else rounds(domains))
+    staging = bounds(target, 1)[1]
+    slots = target.options.slots or max(2, min(units + 1, MOST_SLOTS, max(2 * SLOTS, staging // size)))
+    return slots, units if slots > units else max(1, slots // 2)
+
+
+def _put_ready(target: Target, n: int) -> str:
+    """``behind`` where a subgraph posts all its entries in less than a hop, so that receives need not be first."""
+    posters = target.hardware.posters if target.posters else None
+    quick = (
+        posters is not None
+        and target.options.ready != "every"
+        and 2 * (n - 1) * posters.issue.value < target.hardware.network.hop_up.value
+    )
+    return "behind" if quick else target.options.ready
 
 
 def _kept(node: Node, target: Target) -> int:
@@ -71,4 +101,6 @@ def _exchange(node: Node, target: Target, n: int, least: int) -> Node:
     size = node.count if node.matrix is None else int(node.matrix.max())
     engines = (target.posters or target.engines) if node.algorithm == "put" else target.engines - _kept(node, target)
     cut = 1 if node.algorithm == "put" else max(1, min(engines, size * node.element_bytes // least))
-    return node.but(lanes=max(1, min(engines, (n - 1) * cut)), chunks=min(cut, engines), slots=2, part=least)
+    lanes = max(1, min(engines, (n - 1) * cut))
+    ready = _put_ready(target, n) if node.algorithm == "put" else target.options.ready
+    return node.but(lanes=lanes, chunks=min(cut, engines), slots=2, part=least, ready=ready)

@@ -7,12 +7,14 @@ runs before it in its stream on its engine is complete, and when its trigger hol
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ...collectives import ALL_RANKS, Array, Op, Program, Ranges
 from ..algorithms import ALGORITHMS, SCRATCH, STAGED
 from ..call import Call, aligned, buffer_bytes, payload
-from ..ir import COMPARISONS, Module, Node, Word
+from ..ir import COMPARISONS, Module, Node, Outside, Word
 from ..table import EARLIEST, Flow, Lane, Table, lower
 
 _START, _END = EARLIEST - 16, 1 << 60
@@ -48,6 +50,7 @@ class _Emission:
         columns = lower(self.table, self.ranks, self.lanes)
         names = ("rank_start", "op", "peer", "stream", "local", "remote", "bytes")
         fill, expect, at_in, at_out = self._payload()
+        columns |= self._outside()
         entries, sizes = len(columns["op"]), [_printed(call.node, call.n) for call in self.calls]
         return Program(
             dtype=self.nodes[0].dtype,
@@ -83,7 +86,9 @@ class _Emission:
         staged = node.algorithm in STAGED and "reduce_scatter" in node.phases
         slot = aligned(int(call.pieces[1].max())) if staged else 0
         for engine in node.engines:
-            self.lanes.append(Lane(engine, k, node.priority, node.release, node.slots, slot, self.top))
+            self.lanes.append(
+                Lane(engine, k, node.priority, node.release, node.ready == "every", node.slots, slot, self.top)
+            )
             self.top += slot * node.slots
         return call
 
@@ -122,6 +127,14 @@ class _Emission:
         common = {"rank": call.ranks, "lane": call.lane[e], "always": 1, "flow": int(Flow.SYNC)}
         self.table.add(Op.SET, time=time, local=word, remote=value, **common)
 
+    def _outside(self) -> dict[str, Array]:
+        """What sets triggers, unless nodes do: all at once, until a caller says when."""
+        inside = {word.word for word in self.done.values()}
+        words = {c.node.trigger: c.ranks for c in self.calls if c.node.trigger and c.node.trigger.word not in inside}
+        return outside(
+            [Outside(w.word, w.value + (w.compare == ">"), 0, int(r)) for w, rs in words.items() for r in rs]
+        )
+
     def _of(self, name: str) -> Call:
         return next(call for call in self.calls if call.node.id == name)
 
@@ -153,6 +166,13 @@ class _Emission:
 
     def _group_of(self, area: str) -> int:
         return next(call.n for call in self.calls if call.node.area == area)
+
+
+def outside(rows: Sequence[Outside]) -> dict[str, Array]:
+    """Columns of words that are set from outside; every row names its rank."""
+    kinds = {"rank": np.uint32, "word": np.uint32, "value": np.uint64, "ps": np.uint64}
+    columns = zip(*((row.rank, row.word, row.value, row.at_ps) for row in rows), strict=True) if rows else [[]] * 4
+    return {f"set_{name}": np.array(column, kind) for (name, kind), column in zip(kinds.items(), columns, strict=True)}
 
 
 def _no_scratch(call: Call) -> int:
