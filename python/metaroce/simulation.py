@@ -135,14 +135,14 @@ class _Tensors:
         return outs, result
 
 
-def run_on(memory: Array, scenario: Scenario, program: Program, **spec: Any) -> dict[str, Any]:
+def run_on(memory: Array | None, scenario: Scenario, program: Program, **spec: Any) -> dict[str, Any]:
     """Run a program on the ranks' memory, u8[ranks * memory_bytes]; the core's answer as it is (``_core.pyi``).
 
-    ``spec`` replaces keys of the specification.
+    None: no payload is moved, only time passes. ``spec`` replaces keys of the specification.
     """
     if scenario.fidelity != "packet":
         raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: memory is moved")
-    return _simulate(scenario, program, {"memory": memory}, spec)
+    return _simulate(scenario, program, None if memory is None else {"memory": memory}, spec)
 
 
 @dataclass(frozen=True, eq=False)

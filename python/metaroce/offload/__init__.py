@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from . import hardware
+from . import hardware, trials
 from .compiler import Compiled, collective, compile, node
 from .hardware import Hardware
 from .ir import Graph, Node, Outside, Word
@@ -29,6 +29,7 @@ __all__ = [
     "hardware",
     "node",
     "prove",
+    "trials",
 ]
 
 

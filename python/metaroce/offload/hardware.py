@@ -207,6 +207,17 @@ class Hardware(Config):
             tables["scale_out"] = _ports(out, network.nic_rate.value, network.hop_out.value)
         return Racks(name=f"{self.name}-{'+'.join(map(str, racks))}", racks=tuple(racks), **tables)
 
+    def having(self, path: str, value: Any) -> Hardware:
+        """A copy with one figure changed, as ``having("engines.issue", "1.1us")``; its source says so."""
+        data = self.model_dump()
+        at: Any = data
+        for name in path.split("."):
+            at = at.get(name) if isinstance(at, dict) else None
+        if not isinstance(at, dict) or "source" not in at:
+            raise ConfigError.unknown("figure", path, [name for name, *_ in self.figures()])
+        at |= {"value": value, "source": "ours: changed by the caller"}
+        return Hardware(**data)
+
     def figures(self) -> list[tuple[str, Any, str]]:
         """All figures as rows (path, value, source)."""
         return list(_figures(self, ""))

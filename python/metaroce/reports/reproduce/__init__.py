@@ -23,7 +23,9 @@ from .bystanders import p5, p6, p8
 from .incast import r6
 from .loss import r1, r2, r3
 from .model import Check, Finding, Measure, Row, Setup, Sheets, Target, failures
+from .onesided import m3
 from .planes import r4, r5
+from .rack import m1, m2
 from .ratios import m5, m8
 from .recovery import p10, p11, p12
 from .triggered import m6
@@ -43,6 +45,9 @@ TARGETS: Mapping[str, Callable[[bool], Target]] = {
     "P10": p10,
     "P11": p11,
     "P12": p12,
+    "M1": m1,
+    "M2": m2,
+    "M3": m3,
     "M4": m4,
     "M5": m5,
     "M6": m6,
