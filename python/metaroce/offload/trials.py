@@ -55,9 +55,7 @@ def sums(engines: int, size: int | str = "1MiB", count: int = 32, hardware: str 
     )
 
 
-def exchange(
-    bytes_in: float, ranks: int = 16, trigger: str = "device", at_us: float = 50.0, seed: int = 1
-) -> Program:
+def exchange(bytes_in: float, ranks: int = 16, trigger: str = "device", at_us: float = 50.0, seed: int = 1) -> Program:
     """An AllToAllv of counts that a device knows when it issues, started ``at_us`` into the iteration.
 
     ``trigger`` "device": it was queued ahead and waits for a word, which a kernel sets; another word says that it is

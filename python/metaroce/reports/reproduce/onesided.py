@@ -110,14 +110,20 @@ def judge_m3(sheets: Sheets) -> Finding:
         (
             Check(
                 "row 4: 5-6 us to 20 % posted by cores",
-                failures(posted, lambda row: LOW <= row.median("time_us") <= HIGH, lambda row: f"{row.median('time_us'):.2f} us"),
+                failures(
+                    posted,
+                    lambda row: LOW <= row.median("time_us") <= HIGH,
+                    lambda row: f"{row.median('time_us'):.2f} us",
+                ),
             ),
             Check("row 4: posting, event, dispatch and CPU-M each cost their published time to 20 %, once", tuple(off)),
             Check(
                 "without an express doorbell an operation costs about 0.8 us more",
                 () if 0.8 * (1 - NEAR) <= doorbell <= 2 * 0.8 * (1 + NEAR) else (f"{doorbell:.2f} us",),
             ),
-            Check("dispatch by CPU-C to engines costs more than posting by a core", () if slower > 0 else (f"{slower:.2f}",)),
+            Check(
+                "dispatch by CPU-C to engines costs more than posting by a core",
+                () if slower > 0 else (f"{slower:.2f}",),
+            ),
         ),
     )
-

@@ -19,7 +19,7 @@ RACKS = {"10+2": "mtia300-rack-16-10", "8+2": "mtia300-rack-16"}
 UNITS, BUS, ACROSS, GAUDI = (2700.0, 2950.0), (900.0, 1000.0), (790.0, 880.0), 0.05
 """Accepted: GB/s of all near-memory units (row 1), busbw of a rack (2) and of 128 ranks (3), Gaudi 3's share (11)."""
 NAMED = {"8+2": 847.0, "10+2": 1000.0}
-"""Ceilings that the links leave an AllGather of 128 ranks, GB/s: offload.md 1.2."""
+"""Ceilings that the links leave an AllGather of 128 ranks, GB/s: docs/offload.md."""
 ISSUE_US = ("0.1", "0.25", "0.5", "1.1")
 FIGURES = (
     Figure("busbw", "busbw", "GB/s", "{:.1f}"),
@@ -54,7 +54,10 @@ def _on(split: str, kind: str, size: str, **more: object) -> str:
 def _curves(quick: bool) -> Sheet:
     sizes = {"10+2": ("16MiB", "512MiB"), "8+2": ("512MiB",)}
     if not quick:
-        sizes = {"10+2": ("1MiB", "4MiB", "16MiB", "64MiB", "256MiB", "1GiB"), "8+2": ("4MiB", "16MiB", "64MiB", "256MiB")}
+        sizes = {
+            "10+2": ("1MiB", "4MiB", "16MiB", "64MiB", "256MiB", "1GiB"),
+            "8+2": ("4MiB", "16MiB", "64MiB", "256MiB"),
+        }
     kinds = {"10+2": KINDS, "8+2": ("all_reduce",) if quick else KINDS}
     setups = tuple(
         Setup((split, kind, size), _on(split, kind, size), engines)
@@ -174,7 +177,8 @@ def judge_m1(sheets: Sheets) -> Finding:
     rising = [
         f"{one.name}: {one.median('busbw'):.0f} then {other.median('busbw'):.0f}"
         for one, other in zip(issue, issue[1:], strict=False)
-        if one.setup.labels[0] == other.setup.labels[0] == "64 KiB" and other.median("busbw") > one.median("busbw") * 1.01
+        if one.setup.labels[0] == other.setup.labels[0] == "64 KiB"
+        and other.median("busbw") > one.median("busbw") * 1.01
     ]
     small = [row for row in issue if row.setup.labels[0] == "64 KiB"]
     spread = ", ".join(f"{row.setup.labels[1]} {row.median('busbw'):.0f}" for row in small)
@@ -234,7 +238,9 @@ def judge_m2(sheets: Sheets) -> Finding:
     """The largest size lies in the band in one split, and below the ceiling of its links in each."""
     largest = {row.setup.labels[0]: row for row in sheets[0]}
     inside = [split for split, row in largest.items() if ACROSS[0] <= row.median("busbw") <= ACROSS[1]]
-    told = ", ".join(f"{split} {row.median('busbw'):.0f} GB/s ({row.setup.labels[1]})" for split, row in largest.items())
+    told = ", ".join(
+        f"{split} {row.median('busbw'):.0f} GB/s ({row.setup.labels[1]})" for split, row in largest.items()
+    )
     return Finding(
         told,
         f"838 GB/s: {'in the band with ' + ' and '.join(inside) if inside else 'in no split here'}; the links leave 847 with "
@@ -249,7 +255,9 @@ def judge_m2(sheets: Sheets) -> Finding:
 def judge_m2_quick(sheets: Sheets) -> Finding:
     """The quick form's size is too small for the band: only what holds at any size is judged."""
     finding = judge_m2(sheets)
-    return Finding(finding.gives, "the quick form's size does not fill the links: located in the full form", finding.checks[1:])
+    return Finding(
+        finding.gives, "the quick form's size does not fill the links: located in the full form", finding.checks[1:]
+    )
 
 
 def _below_ceiling(sheets: Sheets) -> list[Check]:
