@@ -164,6 +164,8 @@ def _check(nodes: tuple[Node, ...], target: Target) -> None:
     target.nics  # noqa: B018 - refuses a partition that there is not
     if target.ranks < 2:
         raise ConfigError.of("ranks", target.ranks, "must be at least 2")
+    if other := next((one for one in nodes if one.dtype != nodes[0].dtype), None):
+        raise ConfigError.of("dtype", other.dtype, f"must be that of the other nodes, {nodes[0].dtype}")
     names = [one.id for one in nodes]
     for k, one in enumerate(nodes):
         if one.id in names[:k]:

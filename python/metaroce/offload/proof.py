@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..collectives import Array, Op, Program, verify
-from ..collectives.order import distinct, expand, levels
+from ..collectives.order import Order, distinct, expand, levels, reaches
 from ..collectives.program import counts
 from ..collectives.race import Issue
 from ..errors import ProgramError
@@ -105,6 +105,13 @@ def waits(p: Program) -> Edges:
         np.concatenate([on for _, on, _ in found]),
         np.concatenate([np.full(len(to), kind) for to, _, kind in found]),
     )
+
+
+def implied(p: Program, to: Array, on: Array) -> Array:
+    """Whether each execution of ``on`` is over when ``to`` of the same subgraph issues, by what else is stated."""
+    edge_from, edge_to = _graph(p, _pairs(p), waits(p))
+    when = Order(*(np.zeros(0, np.int64),) * 3, edge_from, edge_to, levels(2 * len(p.op), edge_from, edge_to))
+    return reaches(when, 2 * on + 1, 2 * to)
 
 
 def _subgraph(p: Program) -> Array:
@@ -203,17 +210,20 @@ def _met(value: int, how: int, wanted: int) -> bool:
 
 def _deadlock(p: Program, partner: Array, edges: Edges) -> None:
     """All subgraphs together, words included."""
-    entries = len(p.op)
-    entry, same = np.arange(entries), _subgraph(p)
-    follows = np.flatnonzero(same[1:] == same[:-1]) + 1
-    receives = np.flatnonzero(p.op == Op.RECV)
-    edge_from = np.concatenate((entry * 2, follows * 2 - 2, edges.on * 2 + 1, partner[receives] * 2 + 1))
-    edge_to = np.concatenate((entry * 2 + 1, follows * 2, edges.to * 2, receives * 2 + 1))
     try:
-        levels(2 * entries, edge_from, edge_to)
+        levels(2 * len(p.op), *_graph(p, partner, edges))
     except ProgramError as error:
         at = int(str(error).rsplit(" ", 1)[1]) // 2
         raise ProgramError(f"deadlock: {_at(p, at)} can never start") from None
+
+
+def _graph(p: Program, partner: Array, edges: Edges) -> tuple[Array, Array]:
+    """Edges among all issues (even) and executions (odd)."""
+    entry, same = np.arange(len(p.op)), _subgraph(p)
+    follows = np.flatnonzero(same[1:] == same[:-1]) + 1
+    receives = np.flatnonzero(p.op == Op.RECV)
+    edge_from = np.concatenate((entry * 2, follows * 2 - 2, edges.on * 2 + 1, partner[receives] * 2 + 1))
+    return edge_from, np.concatenate((entry * 2 + 1, follows * 2, edges.to * 2, receives * 2 + 1))
 
 
 def _parts(p: Program, partner: Array) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 
 from ...collectives import Array, Op
 from ..call import Call
+from ..table import ALL_BEFORE
 
 TICK = 1 << 20
 """Between two units; what belongs to one unit is ordered inside it."""
@@ -45,16 +46,18 @@ def _run(c: Call, domains: Array) -> None:
     members = [np.flatnonzero(domains == g) for g in np.unique(domains)]
     racks = [Rack(own, members[g + 1 :] + members[:g], max(1, len(own) // c.lanes)) for g, own in enumerate(members)]
     units = max((1 + sum(_rounds(r, o) for o in r.others)) * max(len(r.members) - 1, 1) for r in racks)
+    # Of every chunk: what is summed inside racks, and behind that of the next chunk what comes from across.
+    span = units + len(racks)
     made, end = np.full((c.n, c.lanes, c.node.chunks), -1), np.arange(c.node.chunks + 1)
     if "reduce_scatter" in c.node.phases:
-        end = end * units + units + units // 2
-        _copy_own(c, np.arange(c.node.chunks) * units * TICK - 1)
+        end = (end + 1) * span + units
+        _copy_own(c, np.arange(c.node.chunks) * span * TICK - 1)
         for rack in racks:
-            _reduce_in_rack(c, rack, units, made)
+            _reduce_in_rack(c, rack, span, end * TICK, made)
         for rack in racks:
             _reduce_across(c, rack, end * TICK, made)
     if "all_gather" in c.node.phases:
-        begin = end * TICK + len(racks) + 1
+        begin = (end + len(racks)) * TICK - TICK // 2
         for rack in racks:
             _gather(c, rack, begin, made)
         if "reduce_scatter" not in c.node.phases:
@@ -81,18 +84,20 @@ def _copy_own(c: Call, time: Array) -> None:
     c.table.add(Op.COPY, local=c.own_out[rank] + at, remote=c.own_in[rank] + at, bytes=size, **common)
 
 
-def _reduce_in_rack(c: Call, rack: Rack, units: int, made: Array) -> None:
+def _reduce_in_rack(c: Call, rack: Rack, span: int, end: Array, made: Array) -> None:
     """Sums at relays and owners; relays send across. Writes the own blocks' last SUMs to ``made``."""
     size = len(rack.members)
     member, lane, chunk = np.ogrid[:size, : c.lanes, : c.node.chunks]
     place = 0
-    for other in rack.others:
+    # At once, or where nothing is sent before its receive is posted, not long before that is its turn.
+    early = c.node.flight * TICK if c.node.ready == "every" else ALL_BEFORE
+    for distance, other in enumerate(reversed(rack.others)):
         for turn in range(_rounds(rack, other)):
 
             def relayed(k: Array, e: Array, other: Array = other, turn: int = turn) -> tuple[Array, Array]:
                 return _relayed(rack, other, turn, k, e)
 
-            last = _sum_in_rack(c, rack, relayed, (chunk * units + place * (size - 1)) * TICK, False)
+            last = _sum_in_rack(c, rack, relayed, (chunk * span + place * (size - 1)) * TICK, False)
             block, is_one = relayed(member, lane)
             q = lane * c.node.chunks + chunk
             c.table.add(
@@ -101,7 +106,8 @@ def _reduce_in_rack(c: Call, rack: Rack, units: int, made: Array) -> None:
                 lane=c.lane0 + lane,
                 stream=c.lane0 + lane,
                 peer=c.ranks[block],
-                time=(chunk * units + (place + 1) * (size - 1)) * TICK - TICK // 2,
+                time=end[chunk] + distance * TICK,
+                early=early,
                 after=last,
                 local=c.blocks_at + c.pieces[0][block, q],
                 bytes=np.where(is_one, c.pieces[1][block, q], 0),
@@ -111,7 +117,7 @@ def _reduce_in_rack(c: Call, rack: Rack, units: int, made: Array) -> None:
     def owned(k: Array, e: Array) -> tuple[Array, Array]:
         return rack.members[k], np.ones(np.broadcast_shapes(np.shape(k), np.shape(e)), bool)
 
-    made[rack.members] = _sum_in_rack(c, rack, owned, (chunk * units + place * (size - 1)) * TICK, True)
+    made[rack.members] = _sum_in_rack(c, rack, owned, (chunk * span + place * (size - 1)) * TICK, True)
 
 
 def _sum_in_rack(c: Call, rack: Rack, piece: object, start: Array, own: bool) -> Array:
@@ -152,7 +158,7 @@ def _reduce_across(c: Call, rack: Rack, end: Array, made: Array) -> None:
             "rank": c.ranks[own[member]],
             "lane": c.lane0 + lane,
             "stream": c.lane0 + lane,
-            "time": end[chunk] + 1 + place,
+            "time": end[chunk] + place * TICK,
             "bytes": c.pieces[1][own[member], q],
         }
         recv = c.table.add(Op.RECV, peer=c.ranks[other[(member + lane * step) % len(other)]], staged=1, **common)

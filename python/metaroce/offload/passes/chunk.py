@@ -46,7 +46,7 @@ def chunked(node: Node, target: Target) -> Node:
     asked = options.chunk
     if node.kind in EXCHANGES:
         return _exchange(node, target, n, asked or least)
-    block = node.count * node.element_bytes // (n if node.kind == "all_reduce" else 1)
+    block = -(-node.count // (n if node.kind == "all_reduce" else 1)) * node.element_bytes
     if node.algorithm == "put":
         size = node.count * node.element_bytes
         lanes = min(target.posters or target.engines, max(1, size // 256))
