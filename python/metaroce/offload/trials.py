@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ..collectives import Op, Program
+from ..collectives import Array, Op, Program
 from ..engine import draws
 from ..errors import ConfigError
 from ..units import parse_size
@@ -25,7 +26,7 @@ def sums(engines: int, size: int | str = "1MiB", count: int = 32, hardware: str 
     many, graphs = 2 * engines * count, 2 * engines
     lane = np.tile(np.repeat(np.arange(engines), count), 2)
     zeros, start = np.zeros(many, np.uint32), np.arange(graphs + 1) * count
-    fields = {
+    fields: dict[str, Any] = {
         "op": np.full(many, Op.SUM, np.uint8),
         "peer": np.repeat(np.arange(2, dtype=np.uint32), engines * count),
         "stream": zeros,
@@ -33,7 +34,7 @@ def sums(engines: int, size: int | str = "1MiB", count: int = 32, hardware: str 
         "remote": ((lane * 2 + 1) * piece).astype(np.uint64),
         "bytes": np.full(many, piece, np.uint64),
     }
-    extra = {
+    extra: dict[str, Array] = {
         "flow": np.zeros(many, np.uint8),
         "wqe_sync": zeros,
         "imm": zeros,

@@ -41,7 +41,7 @@ def sides(
     racks: tuple[int, ...] | None = None,
     stretch: float = 1.0,
 ) -> Sides:
-    """Equal count, the paper's "equivalent"; ``racks`` of the engines, ``stretch`` of the GPU's transfers by kernels."""
+    """Equal count, the paper's "equivalent"; ``racks`` of the engines, ``stretch`` of the GPU's own by kernels."""
     domains = racks or presets.domains(accelerator, ranks)
     if sum(domains) != ranks:
         raise ConfigError.of("racks", list(domains), f"must be {ranks} accelerators together")

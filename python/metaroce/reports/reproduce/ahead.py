@@ -53,8 +53,8 @@ def m7(quick: bool) -> Target:
         "M7",
         "small messages, or fewer than 16 accelerators: H100 with NCCL is often ahead; engines from 16 accelerators or "
         "16 MB on",
-        "racks of 16 with 8+2 NICs against hosts of 8; NCCL with the latencies of its own tuner and its channels, engines "
-        "with the published control path and hops of 2.5 and 6 us (ours); no fixed cost was chosen for either",
+        "racks of 16 with 8+2 NICs against hosts of 8; NCCL with the latencies of its own tuner and its channels, "
+        "engines with the published control path and hops of 2.5 and 6 us (ours); no fixed cost was chosen for either",
         (closed, drawn, _packets(quick), _rates()),
         judge_m7,
     )
@@ -164,8 +164,8 @@ def judge_m7(sheets: Sheets) -> Finding:
 
     return Finding(
         f"8 ranks, engines ahead from: {sizes([by[kind, '8'] for kind in kinds])}; 16 ranks: "
-        f"{sizes([by[kind, '16'] for kind in kinds])}; draws for AllReduce on 8: p5 to p95 {_size(drawn[0].median('p5'))} "
-        f"to {_size(drawn[0].median('p95'))}",
+        f"{sizes([by[kind, '16'] for kind in kinds])}; draws for AllReduce on 8: p5 to p95 "
+        f"{_size(drawn[0].median('p5'))} to {_size(drawn[0].median('p95'))}",
         "'often' and 'from 16 accelerators or 16 MB' have no size of their own; 16 MiB lies above every crossover here",
         (
             Check(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import offload
-from ...offload.models import isolation, presets
+from ...offload.models import isolation, memory, presets
 from ...offload.models.isolation import Beside
 from ...offload.models.related import Ace
 from ...result import Result
@@ -138,11 +138,11 @@ def compiled(result: Result) -> dict[str, float]:
     staging = (top - int(made.module.notes["staging_bytes"]), top)  # slots lie above all else
     found = isolation.of_program(program, staging, result.busbw_gbs, device)
     off = isolation.of_program(program, staging, result.busbw_gbs, replace(device, staging_bytes=0.0))
-    footprint = isolation.footprint(program, staging)
+    footprint = memory.footprint(program, staging)
     return {
         "busbw": result.busbw_gbs,
         "footprint": footprint / 2**20,
-        "share": isolation.absorbed(device.staging_bytes, footprint),
+        "share": memory.absorbed(device.staging_bytes, footprint),
         "amplification": found.load.memory_gbs / result.busbw_gbs,
         "loss": found.loss,
         "off": off.loss,
@@ -194,8 +194,8 @@ def judge_m4(sheets: Sheets) -> Finding:
         f"engines {low:.2%} to {high:.2%}, with staging off chip {min(broken):.2%} to {max(broken):.2%} (sums); H100 "
         f"{min(spans['512 tiles']):.1%} to {max(spans['512 tiles']):.1%} at 20 to 26 SMs, one wave "
         f"{min(spans['one wave']):.1%} to {max(spans['one wave']):.1%}, none held 0",
-        "below 0.5 % by mechanism, for this sigma (draws below: for most); 'over 20 %' is 24 to 26 SMs or an unlucky grid: "
-        "whole waves lose 20.0 % for every k of 6 to 24",
+        "below 0.5 % by mechanism, for this sigma (draws below: for most); whole waves of this grid lose 20.0 % for "
+        "every k of 5 to 29, so 'over 20 %' is another grid or more SMs",
         (
             Check("row 6: below 0.5 % on engines with h of at least 0.75, every kind", below(on)),
             Check(

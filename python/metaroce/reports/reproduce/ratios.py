@@ -13,7 +13,7 @@ from ...offload.models.ratio import PARTS, Decomposition
 from ...offload.models.step import DLRM_150B, Step
 from ...result import Result
 from .beside import MODELS
-from .model import Check, Figure, Finding, Setup, Sheet, Sheets, Target, failures, scenario
+from .model import Check, Figure, Finding, Row, Setup, Sheet, Sheets, Target, failures, scenario
 
 PUBLISHED = 3.9
 MOST_OF_IT = 2.0
@@ -196,7 +196,8 @@ def from_packets(rows: Any) -> CommModel:
     base: EngineModel = presets.engines()
 
     def time_us(kind: str, bytes_in: float, domains: Any) -> float:
-        row, fixed = known[kind], base.time(kind, bytes_in, domains).fixed_us
+        row: Row = known[kind]
+        fixed = base.time(kind, bytes_in, domains).fixed_us
         return fixed + (row.median("time_us") - row.median("fixed_us")) * bytes_in / row.median("bytes_in")
 
     return _FromPackets(Measured(base, time_us), presets.STEP_US)
@@ -218,11 +219,11 @@ def judge_m5(sheets: Sheets) -> Finding:
     identical = [row.median("identical") for row in made]
     away = abs(by_packets / by_formula - 1)
     return Finding(
-        f"{by_formula:.2f} = {factors}; on an identical fabric {min(identical):.2f} to {max(identical):.2f}; band p5 to "
-        f"p95 {least:.2f} to {most:.2f}, median {drawn.median('p50'):.2f}; engines' times from packet runs: "
+        f"{by_formula:.2f} = {factors}; on an identical fabric {min(identical):.2f} to {max(identical):.2f}; band p5 "
+        f"to p95 {least:.2f} to {most:.2f}, median {drawn.median('p50'):.2f}; engines' times from packet runs: "
         f"{by_packets:.2f}",
-        f"3.9 lies in the band, above {drawn.median('below'):.0%} of the draws; it is no outcome of the defaults, and by "
-        f"other definitions of equivalent the ratio is {min(row.median('value') for row in definitions):.2f} to "
+        f"3.9 lies in the band, above {drawn.median('below'):.0%} of the draws; it is no outcome of the defaults, and "
+        f"by other definitions of equivalent the ratio is {min(row.median('value') for row in definitions):.2f} to "
         f"{max(row.median('value') for row in definitions):.2f}",
         (
             Check("row 8: 3.9 lies in p5 to p95 of the band over unpublished inputs", outside),
@@ -269,8 +270,8 @@ def m8(quick: bool) -> Target:
     )
     return Target(
         "M8",
-        "the same model on 24 accelerators with local batch 10,240, same global batch: Perf/TCO 1.42 against 1.39 for 40 "
-        "(H100 = 1.00)",
+        "the same model on 24 accelerators with local batch 10,240, same global batch: Perf/TCO 1.42 against 1.39 for "
+        "40 (H100 = 1.00)",
         "a step on two queues in its steady state; utilisation of the BF16 peak 0.45 on both sides (ours), embedding "
         "kernels as published (an input)",
         (
@@ -328,9 +329,9 @@ def judge_m8(sheets: Sheets) -> Finding:
     exposed = other.median("exposed_ms") / own.median("exposed_ms")
     slower = () if 1 < faster["plain"] < apart else (f"{faster['plain']:.2f} against {apart:.2f}",)
     return Finding(
-        f"24 over 40: {base:+.1%} samples/s a rank ({min(gains.values()):+.1%} to {max(gains.values()):+.1%} over variants "
-        f"and utilisations); the step is {faster['plain']:.2f} times as fast as on H100 ({faster['prefetch']:.2f} with "
-        f"prefetch), its communication {apart:.2f} times, what is exposed {exposed:.1f} times shorter",
+        f"24 over 40: {base:+.1%} samples/s a rank ({min(gains.values()):+.1%} to {max(gains.values()):+.1%} over "
+        f"variants and utilisations); the step is {faster['plain']:.2f} times as fast as on H100 "
+        f"({faster['prefetch']:.2f} with prefetch), its communication {apart:.2f} times, what is exposed {exposed:.1f} times shorter",
         "+2.2 % of Perf/TCO is throughput and cost together; throughput alone is placed beside it",
         (
             Check("row 9: 24 accelerators gain 0 to 5 % over 40, at every utilisation and in both variants", outside),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...collectives import Program
 from ...offload.models.dynamic import Split
 from .beside import MODELS
-from .rack import run_program
 from .model import Check, Figure, Finding, Setup, Sheet, Sheets, Target, failures
+from .rack import run_program
 
 WALL, EXPOSED = 123.0, 31.0
 COVERED = WALL - EXPOSED
@@ -15,8 +15,8 @@ AT_US = 50.0
 NEAR = 0.10
 """How far the model's exposed time may lie from wall less cover (*ours*)."""
 CONTROL_US, START_US = 6.5, 1.1
-"""Event handling 3.6 us and dispatch 2.9 us (arXiv 2608.00358), which a trigger on the device saves; and with them CPU-M's
-start where it has been made before."""
+"""Event handling 3.6 us and dispatch 2.9 us (arXiv 2608.00358), which a trigger on the device saves; and with them
+CPU-M's start where it has been made before."""
 CLOSE = 0.10
 """How far the wall time of a packet run may lie from the closed form's (*ours*)."""
 
@@ -44,8 +44,8 @@ def m6(quick: bool) -> Target:
     return Target(
         "M6",
         "device-triggered AllToAllvDynamic: 123 us on the wall, 31 us exposed on the compute stream",
-        "the payload is not published: that of 123 us alone is taken, so the wall time is an input; what is exposed under "
-        "a given cover, and what a trigger costs, are results",
+        "the payload is not published: that of 123 us alone is taken, so the wall time is an input; what is exposed "
+        "under a given cover, and what a trigger costs, are results",
         (closed, _packets(quick)),
         judge_m6,
     )
@@ -107,9 +107,9 @@ def judge_m6(sheets: Sheets) -> Finding:
     exposed = own.median("exposed_us")
     shares = [row.median("exposed_us") for row in device]
     return Finding(
-        f"{own.median('wall_us'):.0f} us on the wall (input; {run:.1f} us as a packet run), {exposed:.1f} us exposed under "
-        f"{at} us of compute; with a host's trigger {host.median('exposed_us'):.1f} us; a memory-bound kernel beside it is "
-        f"slower by {bound.median('slowed_us'):.1f} us",
+        f"{own.median('wall_us'):.0f} us on the wall (input; {run:.1f} us as a packet run), {exposed:.1f} us exposed "
+        f"under {at} us of compute; with a host's trigger {host.median('exposed_us'):.1f} us; a memory-bound kernel "
+        f"beside it is slower by {bound.median('slowed_us'):.1f} us",
         f"31 us exposed is met under {COVERED:.0f} us of cover: the published pair says what was covered, not how",
         (
             Check(
