@@ -331,7 +331,8 @@ def judge_m8(sheets: Sheets) -> Finding:
     return Finding(
         f"24 over 40: {base:+.1%} samples/s a rank ({min(gains.values()):+.1%} to {max(gains.values()):+.1%} over "
         f"variants and utilisations); the step is {faster['plain']:.2f} times as fast as on H100 "
-        f"({faster['prefetch']:.2f} with prefetch), its communication {apart:.2f} times, what is exposed {exposed:.1f} times shorter",
+        f"({faster['prefetch']:.2f} with prefetch), its communication {apart:.2f} times, what is exposed "
+        f"{exposed:.1f} times shorter",
         "+2.2 % of Perf/TCO is throughput and cost together; throughput alone is placed beside it",
         (
             Check("row 9: 24 accelerators gain 0 to 5 % over 40, at every utilisation and in both variants", outside),
