@@ -11,7 +11,15 @@ from ..errors import ConfigError
 from ..units import parse_size
 from .options import NAME_OR_FILE, dtype_name, whole
 
-app = App(name="offload", help="Message engines: compiled collectives.")
+app = App(name="offload", help="Message engines: compiled collectives, accelerators, and what both mean for a step.")
+for _name, _help in {
+    "hardware": "Accelerators: every figure with its source.",
+    "isolation": "What a GEMM loses beside a collective, on message engines and on SMs.",
+    "ratio": "Communication of a DLRM step, GPU over engines, in parts and as a band.",
+    "step": "A DLRM training step: exposed communication, compute stretch, timelines.",
+    "crossover": "From which size on message engines need less time than NCCL.",
+}.items():
+    app.command(f"{__package__}.accelerators:{_name}", name=_name, help=_help)
 
 _Whole = Annotated[int | None, Parameter(converter=whole)]
 
