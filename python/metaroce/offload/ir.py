@@ -76,6 +76,8 @@ class Node:
     lanes: int = 1
     chunks: int = 1
     slots: int = 2
+    across: int = 0
+    """Staging slots for what comes from other racks."""
     flight: int = 1
     """Transfers of a subgraph that are under way at once where each is reduced."""
     ready: str = "first"

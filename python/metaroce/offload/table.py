@@ -32,6 +32,10 @@ PATCHED = 2
 """``always`` of a transfer whose size is known only when it is issued: without bytes it stays, and does nothing."""
 
 
+ACROSS = 2
+"""``staged`` of what comes from other racks, which has slots of its own."""
+
+
 class Flow(IntFlag):
     """Flow-control bits of an entry."""
 
@@ -46,7 +50,7 @@ class Flow(IntFlag):
 class Lane:
     """One subgraph on every rank: its engine, packet, and staging slots at ``staging`` in memory.
 
-    ``credits``: every receive is announced to its sender.
+    ``credits``: every receive is announced to its sender. ``across``: slots for what comes from other racks.
     """
 
     engine: int
@@ -55,6 +59,7 @@ class Lane:
     release: int = 0
     credits: bool = False
     slots: int = 2
+    across: int = 0
     slot_bytes: int = 0
     staging: int = 0
 
@@ -125,37 +130,41 @@ def _without_empty(rows: dict[str, Array]) -> dict[str, Array]:
 
 
 def _stage(rows: dict[str, Array], group: Array, lanes: list[Lane]) -> None:
-    """Slots for staged receives, in turn; a slot is posted again when its reader is done, which holds the peer back.
+    """Decides slots, and in ``posted`` when receives are posted, or when other rows come.
 
-    Sets ``time`` of all receives to when they are posted.
+    Slots are taken in turn, each kind by itself; one is posted again when its reader is done: that holds peers back.
     """
     receives = np.flatnonzero(rows["op"] == Op.RECV)
-    receives = receives[np.lexsort((rows["time"][receives], group[receives]))]
-    post = np.maximum(rows["time"][receives] - rows["early"][receives], EARLIEST)
-    staged = rows["staged"][receives] > 0
-    who = receives[staged]
+    rows["posted"] = rows["time"].copy()
+    rows["posted"][receives] = np.maximum(rows["time"][receives] - rows["early"][receives], EARLIEST)
+    who = receives[rows["staged"][receives] > 0]
     if len(who):
-        lane = rows["lane"][who]
-        slots, size, base = (np.array([getattr(x, n) for x in lanes])[lane] for n in ("slots", "slot_bytes", "staging"))
-        first = np.searchsorted(group[who], group[who])
-        index = np.arange(len(who)) - first
-        rows["local"][who] = base + index % slots * size
+        across = rows["staged"][who] == ACROSS
+        ring = group[who] * 2 + across
+        by = np.lexsort((rows["time"][who], ring))
+        who, ring, across = who[by], ring[by], across[by]
+        of = [
+            np.array([getattr(x, n) for x in lanes])[rows["lane"][who]]
+            for n in ("slots", "across", "slot_bytes", "staging")
+        ]
+        slots, base = np.where(across, of[1], of[0]), of[3] + across * of[0] * of[2]
+        place = np.arange(len(who))
+        index = place - np.searchsorted(ring, ring)
+        rows["local"][who] = base + index % slots * of[2]
         reader = np.full(len(group), -1)
         sums = np.flatnonzero((rows["op"] == Op.SUM) & (rows["after"] >= 0))
         reader[rows["after"][sums]] = sums
         if (reader[who] < 0).any():
             raise ProgramError("a staged RECV has no SUM that reads it")
         rows["remote"][reader[who]] = rows["local"][who]
-        before = np.maximum(np.arange(len(who)) - slots, 0)
-        rows["after"][who] = np.where(index >= slots, reader[who[before]], -1)
-        ahead = np.maximum(np.arange(len(who)) - (slots - 1), 0)
-        post[staged] = np.where(index >= slots - 1, rows["time"][who[ahead]], EARLIEST)
+        rows["after"][who] = np.where(index >= slots, reader[who[np.maximum(place - slots, 0)]], -1)
+        ahead = rows["time"][who[np.maximum(place - slots + 1, 0)]]
+        rows["posted"][who] = np.where(index >= slots - 1, ahead, EARLIEST)
     # Receives of one stream are posted in the order in which they come.
     stream = (group << 16 | rows["stream"])[receives] * (1 + int(rows["peer"].max(initial=0))) + rows["peer"][receives]
-    by = np.argsort(stream, kind="stable")
+    by = np.lexsort((rows["time"][receives], stream))
     start = np.searchsorted(stream[by], stream[by])
-    rows["posted"] = rows["time"].copy()
-    rows["posted"][receives[by]] = _running_maximum(post[by], start)
+    rows["posted"][receives[by]] = _running_maximum(rows["posted"][receives[by]], start)
 
 
 def _running_maximum(values: Array, start: Array) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...collectives import Array, Op
 from ..call import Call
-from ..table import ALL_BEFORE
+from ..table import ACROSS, ALL_BEFORE
 
 TICK = 1 << 20
 """Between two units; what belongs to one unit is ordered inside it."""
@@ -123,10 +123,12 @@ def _reduce_in_rack(c: Call, rack: Rack, span: int, end: Array, made: Array) -> 
 def _sum_in_rack(c: Call, rack: Rack, piece: object, start: Array, own: bool) -> Array:
     """Each member sums one block of all members: the last SUMs [member, lane, chunk], -1 where it is alone."""
     size, chunks = len(rack.members), c.node.chunks
-    member, lane, chunk, d = np.ogrid[:size, : c.lanes, :chunks, 1:size]
+    member, lane, chunk, turn = np.ogrid[:size, : c.lanes, :chunks, : size - 1]
     if size == 1:
         return np.full((1, c.lanes, chunks), -1)
-    q, time = lane * chunks + chunk, start[..., None] + (d - 1) * TICK
+    # Lanes begin with different peers, so that nobody is everybody's next.
+    d = (turn + lane) % (size - 1) + 1
+    q, time = lane * chunks + chunk, start[..., None] + turn * TICK
     common = {"rank": c.ranks[rack.members[member]], "lane": c.lane0 + lane, "stream": c.lane0 + lane, "time": time}
     assert callable(piece)
     block, is_one = piece(member, lane)
@@ -161,7 +163,7 @@ def _reduce_across(c: Call, rack: Rack, end: Array, made: Array) -> None:
             "time": end[chunk] + place * TICK,
             "bytes": c.pieces[1][own[member], q],
         }
-        recv = c.table.add(Op.RECV, peer=c.ranks[other[(member + lane * step) % len(other)]], staged=1, **common)
+        recv = c.table.add(Op.RECV, peer=c.ranks[other[(member + lane * step) % len(other)]], staged=ACROSS, **common)
         at = c.own_out[own[member]] + c.pieces[0][own[member], q]
         made[own] = c.table.add(Op.SUM, local=at, after=recv, **common)
 
@@ -170,7 +172,7 @@ def _gather(c: Call, rack: Rack, begin: Array, made: Array) -> None:
     """Own blocks go across and to the rack; what comes from across is spread."""
     own, size, chunks = rack.members, len(rack.members), c.node.chunks
     member, lane, chunk, d = np.ogrid[:size, : c.lanes, :chunks, 1:size]
-    q, ahead = lane * chunks + chunk, begin[1] - begin[0]
+    q, ahead = lane * chunks + chunk, 2 * (begin[1] - begin[0])  # ranks may be a chunk apart
     at, length = c.pieces
     source_at = c.own_out if "reduce_scatter" in c.node.phases else c.own_in
     # A stream apart: reduced blocks are sent ahead of their time, gathered ones are not.

@@ -14,8 +14,9 @@ from ..ir import Module, Node, Target
 
 SLOTS = 4
 """Staging slots of a ring's subgraph: three transfers under way. Ours, of the model's 2 .. 4."""
-MOST_SLOTS = 64
-"""Slots where transfers come from many peers, who are not in step: as many as fit, half of them under way. Ours."""
+PEER_SLOTS, MOST_SLOTS = 24, 64
+"""Slots where transfers come from many peers, who are not in step: at least these, as many as fit, a third of them
+under way. Ours."""
 LEAST = 4096
 """A lane carries at least so many bytes of a block, or there are fewer lanes. Ours."""
 ENTRIES = 4
@@ -42,7 +43,7 @@ def chunked(node: Node, target: Target) -> Node:
     """The node with lanes, chunks, slots and part decided."""
     options = target.options
     n, slots = len(node.members(target.ranks)), options.slots or SLOTS
-    least, most = bounds(target, slots if node.algorithm == "ring" else 2 * slots)
+    least, most = bounds(target, slots)
     asked = options.chunk
     if node.kind in EXCHANGES:
         return _exchange(node, target, n, asked or least)
@@ -57,28 +58,45 @@ def chunked(node: Node, target: Target) -> Node:
     piece = -(-block // lanes)
     if node.algorithm == "recursive":
         return node.but(lanes=lanes, chunks=1, slots=2, ready=options.ready)
+    units = _units(node, target)
+    sums = "reduce_scatter" in node.phases
+    many = node.algorithm != "ring" and sums
     if asked:
         chunks = -(-piece // asked)
-    elif "reduce_scatter" in node.phases:
-        chunks = max(-(-piece // most), min(slots - 1, piece // least), 1)
+    elif many:
+        chunks = min(piece // max(least, bounds(target, PEER_SLOTS)[1]), _context(target) // (units * ENTRIES))
+    elif sums:
+        chunks = max(-(-piece // most), min(slots - 1, piece // least))
     else:
-        chunks = max(1, min(MOST_CHUNKS, piece // least))
+        chunks = min(MOST_CHUNKS, piece // least)
     chunks = max(1, min(chunks, piece // node.element_bytes))
-    if node.algorithm == "ring" or "reduce_scatter" not in node.phases:
-        flight = max(1, min(chunks, slots - 1))
-    else:
-        slots, flight = _many_slots(node, target, -(-piece // chunks), chunks)
-    return node.but(lanes=lanes, chunks=chunks, slots=slots, flight=flight, ready=options.ready)
+    flight = max(1, min(chunks, slots - 1))
+    if many:
+        units, staging = units * chunks, bounds(target, 1)[1]
+        slots = options.slots or max(2, min(units + 1, MOST_SLOTS, staging * chunks // piece))
+        flight = units if slots > units else max(1, slots // 3)
+    across = 2 * (_racks(node, target) - 1) if many and node.algorithm == "hierarchical" else 0
+    decided = {"lanes": lanes, "chunks": chunks, "slots": slots, "across": across, "flight": flight}
+    return node.but(**decided, ready=options.ready)
 
 
-def _many_slots(node: Node, target: Target, size: int, chunks: int) -> tuple[int, int]:
-    """Slots for transfers from many peers, and how many are under way; all of them if there is a slot for each."""
+def _racks(node: Node, target: Target) -> int:
+    return len({target.domains[rank] for rank in node.members(target.ranks)})
+
+
+def _units(node: Node, target: Target) -> int:
+    """Transfers that one rank receives of one chunk, counting entries: each phase of a sum and gather alike."""
     members = node.members(target.ranks)
-    domains = np.array(target.domains)[members]
-    units = chunks * (len(members) - 1 if node.algorithm == "direct" else rounds(domains))
-    staging = bounds(target, 1)[1]
-    slots = target.options.slots or max(2, min(units + 1, MOST_SLOTS, max(2 * SLOTS, staging // size)))
-    return slots, units if slots > units else max(1, slots // 2)
+    each = len(members) - 1
+    if node.algorithm == "hierarchical":
+        each = rounds(np.array(target.domains)[members])
+    return each * len(node.phases)
+
+
+def _context(target: Target) -> int:
+    """Entries that one engine has room for, with a quarter left for others."""
+    assert target.hardware.engines is not None
+    return target.hardware.engines.context.value * 3 // 4 // target.hardware.engines.record.value
 
 
 def _put_ready(target: Target, n: int) -> str:

@@ -24,7 +24,7 @@ def synchronise(module: Module) -> Module:
     """Decides memory, slots, the order of entries and flow fields."""
     emission = _Emission(module)
     program = emission.program()
-    staged = sum(lane.slots * lane.slot_bytes for lane in emission.lanes)
+    staged = sum((lane.slots + lane.across) * lane.slot_bytes for lane in emission.lanes)
     return module.but(program=program, notes=module.notes | {"staging_bytes": staged})
 
 
@@ -87,9 +87,19 @@ class _Emission:
         slot = aligned(int(call.pieces[1].max())) if staged else 0
         for engine in node.engines:
             self.lanes.append(
-                Lane(engine, k, node.priority, node.release, node.ready == "every", node.slots, slot, self.top)
+                Lane(
+                    engine,
+                    k,
+                    node.priority,
+                    node.release,
+                    node.ready == "every",
+                    node.slots,
+                    node.across,
+                    slot,
+                    self.top,
+                )
             )
-            self.top += slot * node.slots
+            self.top += slot * (node.slots + node.across)
         return call
 
     def _starts(self, k: int, call: Call) -> None:
