@@ -94,6 +94,8 @@ def ratio(
         raise ConfigError.of("--ranks", ranks, f"must be 2 .. {_MOST_RANKS}")
     given = {"gpu": gpu, "accelerator": hardware, "partition": partition, "stretch": stretch}
     both = models.sides(ranks, racks=_racks(racks) if racks else None, **given)  # type: ignore[arg-type]
+    if draws < 1:
+        raise ConfigError.of("--draws", draws, "must be at least 1")
     return _show(list(accelerators.ratios(both, draws, seed)), as_json)
 
 

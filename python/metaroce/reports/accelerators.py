@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..errors import ConfigError
 from ..offload import hardware
 from ..offload.models import band as bands
 from ..offload.models import crossover as crossovers
@@ -47,7 +48,7 @@ def accelerators() -> Listing:
         Field("out", "out", "GB/s", GBS),
         Field("memory", "memory", "TB/s", "{:.2f}"),
         Field("engines", "engines", "", "{:d}"),
-        Field("description", "description"),
+        Field("description", "description", width=60),
     )
     return Listing("Accelerators (metaroce offload hardware show NAME: every figure with its source)", fields, rows)
 
@@ -56,7 +57,7 @@ def figures(name: str) -> Listing:
     """Every figure of one, with its source."""
     one = hardware.load(name)
     rows = [{"figure": path, "value": _written(path, value), "source": text} for path, value, text in one.figures()]
-    fields = (Field("figure", "figure"), Field("value", "value"), Field("source", "source"))
+    fields = (Field("figure", "figure"), Field("value", "value"), Field("source", "source", width=62))
     return Listing(one.description or one.name, fields, rows)
 
 
@@ -178,6 +179,8 @@ def cluster(name: str, ranks: int) -> step.Cluster:
     """Accelerators of a file; ``NAME SM-free``: a GPU whose AllToAll and AllGather are moved by copy engines."""
     plain = name.removesuffix(f" {SM_FREE}")
     free: dict[str, Any] = {"sm_free": ("alltoall", "all_gather")} if plain != name else {}
+    if free and hardware.load(plain).kind != "gpu":
+        raise ConfigError.of("cluster", name, f'{SM_FREE} is of GPUs: must be hardware of kind "gpu"')
     return presets.cluster(plain, ranks, **free)
 
 

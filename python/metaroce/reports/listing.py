@@ -12,12 +12,13 @@ from .render import Column, Table
 
 @dataclass(frozen=True)
 class Field:
-    """A column: its key in JSON, heading, unit, and how a number of it is written; text leans left."""
+    """A column: its key in JSON, heading, unit, how a number of it is written; text leans left and wraps at a width."""
 
     key: str
     name: str
     unit: str = ""
     form: str = ""
+    width: int = 0
 
     def text(self, value: Any) -> str:
         """A value as it stands in a table."""
@@ -36,7 +37,7 @@ class Listing:
 
     def table(self) -> Table:
         """For `metaroce.reports.render`."""
-        columns = [Column(one.name, one.unit, right=bool(one.form)) for one in self.fields]
+        columns = [Column(one.name, one.unit, bool(one.form), one.width) for one in self.fields]
         return Table(columns, [[one.text(row.get(one.key)) for one in self.fields] for row in self.rows], self.title)
 
     def plain(self) -> list[dict[str, Any]]:

@@ -203,7 +203,7 @@ def judge_m4(sheets: Sheets) -> Finding:
             ),
             Check("row 6 breaks: sums lose more than 0.5 % with staging off chip", above(off, "loss")),
             Check(
-                "row 6 breaks: a compiled ReduceScatter too, and an AllReduce, half of it gather, loses half as much again",
+                "row 6 breaks: a compiled ReduceScatter too; an AllReduce, half of it gather, loses half as much again",
                 (
                     *above([row for row in summed if row.setup.labels[0] == SUMS[0]], "off"),
                     *failures(
