@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import collectives, metrics, topology, units, verbs
+    from . import collectives, metrics, offload, topology, units, verbs
     from .config import TRANSPORTS, Fault, Loss
     from .engine import Collective, Flows, Groups, Incast, Permutation
     from .errors import ConfigError, MetaRoceError, ProgramError, SimulationDeadlocked, SimulationStalled
@@ -33,7 +33,7 @@ _HOME = {
     "Topology": "topology",
     "run_many": "pool",
 }
-_MODULES = ("collectives", "metrics", "topology", "units", "verbs")
+_MODULES = ("collectives", "metrics", "offload", "topology", "units", "verbs")
 
 __all__ = [
     "TRANSPORTS",
@@ -57,6 +57,7 @@ __all__ = [
     "alltoall",
     "collectives",
     "metrics",
+    "offload",
     "reduce_scatter",
     "run",
     "run_many",

@@ -23,6 +23,7 @@ left out and then take the core's defaults. Times are picoseconds, rates bits pe
      "threads"?: 1,                                         that share the run; results do not depend on it
      "payload"?: {"dtype": "float32"}, "record_wqes"?: false, "record_bin_ps"?: null,
      "record_paths_ps"?: null, "record_paths_ranks"?: null,         samples of what these ranks send; null: all
+     "offload"?: {...},                                     engines of a rank; with subgraphs, see below
      "on_error"?: "stop" | "continue",                      a completion with an error: ends the run | ends its entry
      "inject"?: {"flip_byte_at": 17}}
 
@@ -39,6 +40,32 @@ atomics), numbered for each rank from 1 in their order; where there are any, reg
 to peers. Rows of ``deny_rank`` ``deny_peer`` ``deny_plane`` u32 take a plane out of use for what the rank sends to the
 peer.
 
+A program may be for *message engines*, devices of each rank that start entries by themselves. Then it has no
+dependencies and no ``start_ps``, but ``subgraph_start`` u32[S+1] (subgraphs cover all entries in order, each in one
+rank), ``subgraph_engine`` ``subgraph_packet`` u32, ``subgraph_release_ps`` u64 and ``subgraph_priority`` u8 (lower goes
+first), each [S], and for every entry, 0 if absent, ``flow`` u8 (bits: 1 FENCE, nothing later of the subgraph issues
+until this is complete; 2 SYNC, issues after all earlier ones of it are complete; 4 RX_SYNC, after all earlier RECVs; 8
+TX_SYNC, after all earlier SENDs and WRITEs; 16 FUSED, see ``copies_sends``) and ``wqe_sync`` u32 (k: issues after the
+k-th previous one of the subgraph is complete). Of the operations it may have SEND, RECV, WRITE, WRITE_IMM, COPY, SUM
+and NOOP, and two on words, u64 of the device, 0 when an iteration begins: WAIT (11; issues when word ``local`` is >=,
+==, > ``remote`` with ``imm`` 0, 1, 2) and SET (12; word ``local`` becomes ``remote``). Rows of ``set_rank``
+``set_word`` u32, ``set_value`` ``set_ps`` u64 set words from outside, at times from the start of the iteration. The
+specification says what engines cost, the same for each rank, lists by engine::
+
+    {"issue_ps": [], "start_ps": [],        CPU time of an entry; of a subgraph before its first entry
+     "post_ps": [],                         from the issue of a transfer until the NIC has it
+     "direct": [],                          booleans: subgraphs start at their release, without dispatch
+     "event_ps": 0, "dispatch_ps": 0,       from a packet's trigger until CPU-C knows; CPU-C time of a packet
+     "unit_bps": 1, "units_bps": 1,         near-memory unit alone; all of a rank at once, in equal shares
+     "outstanding": 1,                      most transfers that are issued and not complete, of a rank
+     "words": 0,                            of a rank
+     "copies_sends": false}                 what is sent, and not FUSED, passes the unit of its engine first
+
+A packet is released when the latest of its subgraphs is; CPU-C takes packets of a rank by their number, one at a time.
+An engine's CPU is a serial server. Of its subgraphs whose next entry may issue it takes the one of the least priority
+number that has been ready longest. An entry takes effect at the end of its issue time: a transfer is posted, COPY and
+SUM queue for the engine's unit (and change memory at their end), others are complete at once.
+
 The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_ps``, ``iteration_start_ps`` and
 ``iteration_end_ps`` (warm-up left out), ``digest``, ``version``, ``wrong`` (None: not checked), ``checked``,
 ``resolved`` (JSON), ``counters``, ``pauses`` (of a lossless class: directed link, how often paused, for how long),
@@ -46,7 +73,12 @@ The dictionary has ``status`` ("done", "bound", "stalled", "deadlock"), ``time_p
 ``wqe_placed_ps`` (bytes of u64, empty unless recorded, 2^64 - 1 = never) and with them ``wqe_status`` (bytes of u8: 0
 success, 1 retries exceeded, 2 receiver-not-ready retries exceeded, 3 flushed, 4 access error, 5 length error, 6 failed
 at the peer, 7 not complete, 8 success of an unsignaled entry), ``wqe_bytes``, ``wqe_imm`` (u64, 2^64 - 1 = none),
-``memory`` (bytes, where it came in) and ``payload_line_rate_bps`` (of the fastest host).
+``memory`` (bytes, where it came in) and ``payload_line_rate_bps`` (of the fastest host). With message engines it also
+has ``engines`` (else None), columns by name, bytes, a row for each engine of each rank over all iterations: ``rank``
+``engine`` u32, ``issued`` (entries), ``cpu_ps`` and ``unit_ps`` (busy), ``unit_wait_ps`` (operations waiting for the
+unit, summed up) and ``stall_ps`` (a started subgraph had entries to issue, but none could) u64; ``outstanding_most``
+u64, by rank; and, if recorded, ``wqe_issued_ps`` u64 by entry. Where they stall, ``stalled_flows`` name the entries
+that cannot issue, ``src`` being their rank and ``dst`` the rank that they wait for, or again ``src``.
 
 With ``record_paths_ps`` it also has ``connections`` and ``paths`` (else None): columns by name, bytes, a row for each
 connection or path at each multiple of the interval and at the end, state after all events of that time. At most 20
@@ -64,6 +96,13 @@ u32, ``srtt_ps`` ``pace_bps`` u64, ``ecn_permille`` u16, ``sent`` ``lost_gap`` `
 and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "stalled"), ``time_ps``, the iterations,
 ``digest``, ``version``, ``resolved``, ``counters``, ``stalled_flows`` (if entries were recorded), ``wqe_done_ps``,
 ``wqe_placed_ps`` and ``payload_line_rate_bps``.
+
+`rehearse` runs a program for message engines on a network of random delays, with payload. Its JSON object is
+``{"memory_bytes", "dtype", "offload", "least_ps", "most_ps", "unit_ps"?}``: least and most time of a message or
+acknowledgement, and most that a COPY or SUM takes longer than it needs (left out: ``most_ps``); its columns are those
+of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done", "stalled", "failed":
+a message did not fit its receive), ``wrong``, ``checked``, ``rnr`` (messages that came before their receive),
+``time_ps`` and ``reason`` (what did not go on, or empty).
 """
 
 from collections.abc import Mapping
@@ -72,7 +111,7 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ConfigError", "Stop", "__version__", "defaults", "estimate", "profiles", "simulate"]
+__all__ = ["ConfigError", "Stop", "__version__", "defaults", "estimate", "profiles", "rehearse", "simulate"]
 
 __version__: str
 
@@ -95,6 +134,14 @@ def estimate(
     spec: str, hosts: int, columns: Mapping[str, npt.NDArray[np.generic] | memoryview], stop: Stop | None = None
 ) -> dict[str, Any]:
     """Estimate at flow level; releases the GIL. Raises as `simulate`."""
+
+def rehearse(
+    spec: str,
+    columns: Mapping[str, npt.NDArray[np.generic] | memoryview],
+    seeds: list[int],
+    stop: Stop | None = None,
+) -> dict[str, Any]:
+    """Rehearse once with each seed; releases the GIL. Raises as `simulate`."""
 
 def defaults() -> str:
     """JSON of all defaults: {"metaroce": {...}, "rocev2": {...}, "mrc": {...}, "fabric": {...}, "loss": {...}}."""

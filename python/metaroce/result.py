@@ -67,6 +67,16 @@ class Result:
     wqe_done_ps: Array | None = None
     """u64 per entry, last iteration, 2^64 - 1 = never; with ``record_wqes``."""
     wqe_placed_ps: Array | None = None
+    wqe_issued_ps: Array | None = None
+    """When message engines issued each entry; with ``record_wqes``."""
+    engines: dict[str, Array] | None = None
+    """What message engines did in all iterations, warm-up included: columns, a row for each engine of each rank.
+
+    ``rank``, ``engine``, ``issued`` (entries), ``cpu_ps`` and ``unit_ps`` (busy), ``unit_wait_ps`` (operations waiting
+    for the near-memory unit, summed up), ``stall_ps`` (a started subgraph had entries to issue, but none could).
+    """
+    outstanding_most: Array | None = None
+    """Of each rank with message engines: most transfers that were issued and not complete at once."""
     connections: dict[str, Array] | None = None
     """With ``record_paths``: columns of equal length, a row for each sample of each side that sends.
 
@@ -123,6 +133,9 @@ class Result:
             fidelity=scenario.fidelity,
             wqe_done_ps=_column(raw["wqe_done_ps"]),
             wqe_placed_ps=_column(raw["wqe_placed_ps"]),
+            wqe_issued_ps=_column(raw.get("wqe_issued_ps", b"")),
+            engines=_table(raw.get("engines"), "issued"),
+            outstanding_most=_column(raw.get("outstanding_most", b"")),
             connections=_with_rates(_table(raw.get("connections"))),
             paths=_table(raw.get("paths")),
         )
@@ -165,7 +178,8 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the arrays, JSON-ready, derived values included."""
-        skipped = ("wqe_done_ps", "wqe_placed_ps", "plane_bins", "connections", "paths")
+        arrays = ("wqe_done_ps", "wqe_placed_ps", "wqe_issued_ps", "engines", "outstanding_most")
+        skipped = (*arrays, "plane_bins", "connections", "paths")
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         derived = ("time_us", "algbw_gbs", "busbw_gbs", "of_line_rate", "retransmitted", "timeouts")
         return fields | {name: getattr(self, name) for name in derived}
@@ -192,10 +206,10 @@ def _column(data: bytes) -> Array | None:
     return np.frombuffer(data, np.uint64) if data else None
 
 
-def _table(columns: dict[str, bytes] | None) -> dict[str, Array] | None:
+def _table(columns: dict[str, bytes] | None, longest: str = "time_ps") -> dict[str, Array] | None:
     if columns is None:
         return None
-    rows = len(columns["time_ps"]) // 8
+    rows = len(columns[longest]) // 8
     return {name: np.frombuffer(data, f"<u{len(data) // rows if rows else 8}") for name, data in columns.items()}
 
 

@@ -13,12 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from . import flow
+from . import flow, offload
 from . import topology as topologies
 from .collectives import Program
 from .config import Config, Fault, Loss, Size, Time, TransportChoice, resolve_transport
 from .engine import Collective, Workload, draws
 from .errors import ConfigError
+from .offload import Hardware, OffloadOptions
 from .topology import Topology
 
 DEFAULT_TOPOLOGY = "multiplane-4x64"
@@ -27,6 +28,10 @@ DEFAULT_TOPOLOGY = "multiplane-4x64"
 @cache
 def _default_topology() -> Topology:
     return topologies.load(DEFAULT_TOPOLOGY)
+
+
+def _engine(value: object) -> object:
+    return offload.hardware.load(value) if isinstance(value, (str, Path)) else value
 
 
 def _topology(value: object) -> object:
@@ -63,6 +68,13 @@ class Scenario(Config):
     check: bool = False
     check_memory: Size = 2 << 30
     fidelity: Literal["packet", "flow"] = "packet"
+    engine: Annotated[Hardware | None, BeforeValidator(_engine)] = None
+    """An accelerator whose message engines run the collective, compiled for the topology's domains; None: ideal ones.
+
+    A name, a file or a model.
+    """
+    offload: OffloadOptions = OffloadOptions()
+    """How it is compiled."""
     threads: int = Field(default=1, ge=1, lt=2**32)
     record_wqes: bool = False
     record_bin: Time | None = Field(default=None, gt=0)
@@ -95,11 +107,25 @@ class Scenario(Config):
                 "ranks", ranks, f"must be 2 .. {places}, the {what} of {self.topology.name or 'the topology'}"
             )
         self._fault_rows()
+        self._engine_fits()
         if self.fidelity == "flow":
             flow.refuse(self)
         if self.check and self.threads > 1:
             raise ConfigError.of("check", True, f"must be off (-c 0) with threads = {self.threads}: payload takes one")
         return self
+
+    def _engine_fits(self) -> None:
+        if self.engine is None:
+            if self.offload != OffloadOptions():
+                raise ConfigError.of("offload", self.offload.model_dump(exclude_unset=True), "only with engine")
+            return
+        if not isinstance(self.workload, Collective):
+            raise ConfigError.of("engine", self.engine.name, f"runs collectives, not {self.workload.name}")
+        if self.workload.chunks is not None or self.workload.peers_at_a_time:
+            raise ConfigError.of("workload.chunks", self.workload.chunks, "with an engine, offload says how to cut")
+        for name, value, usual in (("fidelity", self.fidelity, "packet"), ("threads", self.threads, 1)):
+            if value != usual:
+                raise ConfigError.of(name, value, f"must be {usual} with an engine")
 
     @property
     def rank_count(self) -> int:
@@ -119,7 +145,13 @@ class Scenario(Config):
 
     def program(self) -> Program:
         """The compiled workload."""
-        return self.workload.program(self.rank_count, self.seed)
+        if self.engine is None:
+            return self.workload.program(self.rank_count, self.seed)
+        assert isinstance(self.workload, Collective)
+        given = ("kind", "dtype", "count", "matrix", "inplace")
+        what = {name: getattr(self.workload, name) for name in given} | {"size": self.workload.size or 0}
+        domains = self.topology.domains[: self.rank_count]
+        return offload.collective(domains, self.engine, self.offload, **what).program()
 
     def check_note(self, program: Program) -> str | None:
         """Why a checked run is not possible, or None when it is."""
@@ -157,6 +189,7 @@ class Scenario(Config):
             "loss": self.loss.spec() if self.loss != Loss() else None,
             "faults": self._fault_rows() or None,
             "time_limit_ps": self.time_limit,
+            "offload": program.offload,
             "threads": self.threads if self.threads > 1 else None,
             "record_wqes": self.record_wqes or None,
             "record_bin_ps": self.record_bin,
@@ -182,6 +215,11 @@ class Scenario(Config):
             "seed": self.seed,
             "iterations": self.iterations,
             "warmup": self.warmup,
+            **(
+                {"engine": self.engine.name, "offload": self.offload.model_dump(exclude_unset=True)}
+                if self.engine
+                else {}
+            ),
             **({"fidelity": self.fidelity} if self.fidelity != "packet" else {}),
         }
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from .engine import Collective
 from .errors import ConfigError, SimulationDeadlocked, SimulationStalled
 from .result import Result
 from .scenario import Scenario
-from .units import ELEMENT_BYTES
+from .units import ELEMENT_BYTES, parse_time
 
 
 def run(scenario: Scenario) -> Result:
@@ -135,14 +135,70 @@ class _Tensors:
         return outs, result
 
 
-def run_on(memory: Array, scenario: Scenario, program: Program, **spec: Any) -> dict[str, Any]:
+def run_on(memory: Array | None, scenario: Scenario, program: Program, **spec: Any) -> dict[str, Any]:
     """Run a program on the ranks' memory, u8[ranks * memory_bytes]; the core's answer as it is (``_core.pyi``).
 
-    ``spec`` replaces keys of the specification.
+    None: no payload is moved, only time passes. ``spec`` replaces keys of the specification.
     """
     if scenario.fidelity != "packet":
         raise ConfigError.of("fidelity", scenario.fidelity, "must be packet: memory is moved")
-    return _simulate(scenario, program, {"memory": memory}, spec)
+    return _simulate(scenario, program, None if memory is None else {"memory": memory}, spec)
+
+
+@dataclass(frozen=True, eq=False)
+class Rehearsals:
+    """What rehearsals found, one value a seed."""
+
+    seeds: Array
+    status: list[str]
+    """``done``, ``stalled`` (nothing was left that could happen) or ``failed`` (a message did not fit its receive)."""
+    wrong: Array
+    """Elements that are not as expected."""
+    checked: Array
+    """Elements compared."""
+    rnr: Array
+    """Messages that came before their receive was posted."""
+    time_ps: Array
+    reason: list[str]
+    """What did not go on; empty when all is done."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether all of them ended with nothing wrong."""
+        return not self.wrong.any() and all(status == "done" for status in self.status)
+
+
+def rehearse(
+    program: Program,
+    seeds: Iterable[int],
+    least: int | str = "100ns",
+    most: int | str = "20us",
+    unit: int | str | None = None,
+) -> Rehearsals:
+    """Run a program for message engines on a network of random delays, once with each seed, and check the results.
+
+    Each message, and each acknowledgement, takes its own time from ``least`` to ``most`` (picoseconds, or text with a
+    unit), mostly short, now and then long; those of one stream stay in order. A COPY or SUM takes up to ``unit`` longer
+    than it needs, None: up to ``most``. Half of a message is read when it leaves and the other half when it lands,
+    so that entries which do not wait for what they need give wrong elements under some seed. No fabric, no transport.
+    """
+    from . import _core
+
+    if program.offload is None:
+        raise ConfigError.of("program.offload", None, "must be the engines that run the program")
+    numbers = np.array(list(seeds), np.uint64)
+    delays = {"least_ps": parse_time(least, "least"), "most_ps": parse_time(most, "most")}
+    spec = {"memory_bytes": program.memory_bytes, "dtype": program.dtype, "offload": program.offload, **delays}
+    if unit is not None:
+        spec["unit_ps"] = parse_time(unit, "unit")
+    columns = program.columns() | program.payload_columns()
+    try:
+        with _room(program.ranks * program.memory_bytes):
+            raw = _core.rehearse(json.dumps(spec), columns, numbers.tolist(), *_thread.stop)
+    except _core.ConfigError as error:
+        raise ConfigError(str(error)) from None
+    numeric = {name: np.array(raw[name], np.uint64) for name in ("wrong", "checked", "rnr", "time_ps")}
+    return Rehearsals(seeds=numbers, status=raw["status"], reason=raw["reason"], **numeric)
 
 
 def profiles() -> dict[str, list[dict[str, Any]]]:

@@ -13,6 +13,7 @@ LAYERS = (
     "config",
     ("topology", "collectives"),
     "engine",
+    "offload",
     "flow",
     "scenario",
     "simulation",

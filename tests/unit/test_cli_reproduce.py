@@ -75,7 +75,7 @@ def test_a_page_is_written_and_printed_alike(once, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["M1"], "target = 'M1': unknown; allowed: P, P10, P11, P12, P3, P4, P5, P6, P8, R, R1, R2, R3, R4, R5, R6"),
+        (["X1"], "target = 'X1': unknown; allowed: M, M1, M2, M3, M4, M5, M6, M7, M8, P, P10, P11, P12, P3, P4, P5"),
         (["--seeds", "0"], "seeds = 0: must be at least 1"),
         (["--out", "results.html"], "--out = 'results.html': must end in .md or .json"),
         (["--out", "/dev/null/results.md"], "must be a file that can be written"),

@@ -264,9 +264,10 @@ def test_a_small_target_runs_and_tells_its_source():
 
 def test_a_report_names_the_sources_of_what_it_shows():
     found = [
-        Outcome(Target(name, "", "", (), lambda _: None), [], Finding("", "", (Check("yes"),))) for name in ("R1", "P3")
+        Outcome(Target(name, "", "", (), lambda _: None), [], Finding("", "", (Check("yes"),)))
+        for name in ("R1", "P3", "M4")
     ]
-    assert len([line for line in tables.header(Report("", [1], False, found)) if line.startswith("published")]) == 2
+    assert len([line for line in tables.header(Report("", [1], False, found)) if line.startswith("published")]) == 3
     assert tables.to_dict(Report("", [1], False, found[:1]))["source"].startswith("R: Meta, MetaRoCE")
 
 

@@ -28,6 +28,7 @@ _COMMANDS = {
     "all_gather_perf": ("perf:all_gather_perf", "nccl-tests: AllGather (ring)."),
     "alltoall_perf": ("perf:alltoall_perf", "nccl-tests: AllToAll (direct)."),
     "alltoallv_perf": ("perf:alltoallv_perf", "nccl-tests: AllToAll with a matrix of bytes."),
+    "offload": ("offload:app", "Message engines: compiled collectives, accelerators, training steps."),
     "topo": ("topo:app", "List, show and check topologies."),
     "profile": ("profile:app", "List and show settings and constants, with unit, range and source."),
     "spec": ("spec:spec", "In a checkout: the requirements, and which code and tests keep each."),

@@ -22,7 +22,7 @@ _Switch = Parameter(negative=())
 
 def reproduce(
     *targets: Annotated[
-        str, Parameter(help="R1 .. R6, P3 P4 P5 P6 P8 P10 P11 P12; R or P: all of those. [default: all]")
+        str, Parameter(help="R1 .. R6, P3 P4 P5 P6 P8 P10 P11 P12, M1 .. M8; R, P or M: all of those. [default: all]")
     ],
     seeds: Annotated[
         Whole | None, Parameter(help="Seeds 1 .. N; figures are medians over them. [default: 3; quick: 1]")
@@ -36,7 +36,8 @@ def reproduce(
 ) -> int:
     """Try each published result on the model: the sweep, where its figure lies, pass or fail of the shape.
 
-    R is what Meta published of MetaRoCE, P what others published of the transports beside it.
+    R is what Meta published of MetaRoCE, P what others published of the transports beside it, M what Meta published of
+    MTIA 300 and its collectives on message engines.
     """
     from .. import __version__
     from ..reports.reproduce import Reproducing

@@ -28,7 +28,19 @@ ALGORITHMS: dict[str, Callable[[Options], Program]] = {
 MAX_CHUNKS = 65536
 """A chunk has a stream of its own, and a connection has this many."""
 
-__all__ = ["ALGORITHMS", "ALL_RANKS", "Array", "Op", "Options", "Program", "Ranges", "compile", "count_of", "verify"]
+__all__ = [
+    "ALGORITHMS",
+    "ALL_RANKS",
+    "Array",
+    "Op",
+    "Options",
+    "Program",
+    "Ranges",
+    "compile",
+    "count_of",
+    "elements_of",
+    "verify",
+]
 
 _verified: set[tuple[object, ...]] = set()
 

@@ -19,7 +19,7 @@ from ..errors import ProgramError
 from ..units import ELEMENT_BYTES
 from .order import Order, distinct, expand, order
 from .program import ALL_RANKS, Array, Op, Program, Ranges, counts
-from .race import check_races
+from .race import Issue, check_races
 
 MAX_ROUNDS = 16
 """Rounds of cutting cells along each other's boundaries; a sound program needs one or two. Ours."""
@@ -44,10 +44,13 @@ class Slots(NamedTuple):
     move: Array
 
 
-def verify(program: Program) -> None:
-    """Raise `ProgramError` naming the first thing that is wrong; return when the program does what it expects."""
+def verify(program: Program, issue: Issue | None = None) -> None:
+    """Raise `ProgramError` naming the first thing that is wrong; return when the program does what it expects.
+
+    ``issue`` is for programs which have an entry of its own for the issue of another (`metaroce.offload.proof`).
+    """
     _check_columns(program)
-    when = order(program)
+    when = order(program, in_order=issue is not None)
     moves = _moves(program, when)
     fill, expect = _keys(program, program.fill), _keys(program, program.expect)
     cells = _cells(program, moves, fill, expect)
@@ -56,7 +59,7 @@ def verify(program: Program) -> None:
     _compare(program, cells, expect, values)
     cell = np.concatenate((slots.source, slots.target))
     entry = np.concatenate((moves.reader[slots.move], moves.writer[slots.move]))
-    check_races(program, when, cell, entry, writes=np.arange(len(cell)) >= len(slots.source))
+    check_races(program, when, cell, entry, writes=np.arange(len(cell)) >= len(slots.source), issue=issue)
 
 
 def _check_columns(p: Program) -> None:

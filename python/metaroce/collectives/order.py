@@ -25,8 +25,11 @@ class Order(NamedTuple):
     level: Array
 
 
-def order(p: Program) -> Order:
-    """Match and sort; raises `ProgramError` on unequal messages, an uncertain order of SENDs, or a deadlock."""
+def order(p: Program, in_order: bool = False) -> Order:
+    """Match and sort; raises `ProgramError` on unequal messages, an uncertain order of SENDs, or a deadlock.
+
+    ``in_order``: SENDs of a stream are posted in order whatever they depend on.
+    """
     send, recv, stream = _match(p)
     entry = np.repeat(np.arange(len(p.op)), counts(p.dep_start))
     same = np.flatnonzero(stream[1:] == stream[:-1])
@@ -37,7 +40,8 @@ def order(p: Program) -> Order:
     )
     place = np.arange(len(send)) - np.repeat(first, np.diff(np.append(first, len(send))))
     when = Order(send, recv, place, edge_from, edge_to, levels(len(p.op), edge_from, edge_to))
-    _check_send_order(p, when, send[same], send[same + 1])
+    if not in_order:
+        _check_send_order(p, when, send[same], send[same + 1])
     return when
 
 
@@ -107,7 +111,7 @@ def _check_send_order(p: Program, when: Order, one: Array, next_one: Array) -> N
     earlier, later = p.deps[dep[option]].astype(np.int64), p.deps[late].astype(np.int64)
     met[option[(earlier == later) | adjacent(p, when, earlier, later)]] = True
     open_ = ~met[option]
-    met[option[open_][_reaches(when, earlier[open_], later[open_])]] = True
+    met[option[open_][reaches(when, earlier[open_], later[open_])]] = True
     if not met.all():
         k = int(pair[np.argmin(met)])
         raise ProgramError(
@@ -125,7 +129,7 @@ def adjacent(p: Program, when: Order, earlier: Array, later: Array) -> Array:
     return np.asarray(known[np.minimum(np.searchsorted(known, step), len(known) - 1)] == step)
 
 
-def _reaches(when: Order, earlier: Array, later: Array) -> Array:
+def reaches(when: Order, earlier: Array, later: Array) -> Array:
     """Whether a way leads from each entry to the other: a search backwards, for the few pairs that have no edge."""
     found = np.zeros(len(earlier), bool)
     if not len(earlier):

@@ -38,6 +38,8 @@ class Op(IntEnum):
     COMPARE_SWAP = 8
     FETCH_ADD = 9
     FLUSH = 10
+    WAIT = 11
+    SET = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +72,8 @@ class Program:
     ``rank_start`` u32[n+1], ``op`` u8[W], ``peer`` ``stream`` u32[W], ``local`` ``remote`` ``bytes`` u64[W],
     ``dep_start`` u32[W+1], ``deps`` u32[D], ``start_ps`` u64[W] or None. ``fill`` and ``expect`` state what a checked
     run writes before and must find after. ``size_bytes`` and ``count`` are what nccl-tests prints for it. A tensor of
-    ``input_bytes[r]`` goes in at ``input_offset[r]`` and out likewise.
+    ``input_bytes[r]`` goes in at ``input_offset[r]`` and out likewise. A program for message engines has their
+    subgraphs in ``extra``, columns as in ``_core.pyi``, no dependencies, and what its engines cost in ``offload``.
     """
 
     dtype: str
@@ -91,6 +94,8 @@ class Program:
     start_ps: Array | None = None
     input_offset: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     output_offset: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    extra: dict[str, Array] = field(default_factory=dict)
+    offload: dict[str, Any] | None = None
 
     @property
     def ranks(self) -> int:
@@ -105,7 +110,7 @@ class Program:
     def columns(self) -> dict[str, Array]:
         """The program's columns as they cross to the core, without payload."""
         names = ("rank_start", "op", "peer", "stream", "local", "remote", "bytes", "dep_start", "deps")
-        columns = {name: getattr(self, name) for name in names}
+        columns = {name: getattr(self, name) for name in names} | self.extra
         return columns if self.start_ps is None else {**columns, "start_ps": self.start_ps}
 
     def payload_columns(self) -> dict[str, Array]:

@@ -5,23 +5,40 @@ pairs are one or two dependencies apart. The rest are decided by vector clocks: 
 each stream are known to have been received before it starts. Where no dependency crosses stream numbers, as in a ring,
 the clocks count one stream number at a time, which keeps them narrow; where they would still be too wide
 (`MAX_CLOCKS`), the undecided pairs are passed over. WRITEs are passed over too: their peers order them by other means.
+
+Where entries stand for the issue of others (`Issue`), a RECV may not write before it is issued, and a few pairs of one
+rank may be many entries apart, which a search decides.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import ProgramError
-from .order import Order, adjacent, distinct, expand
+from .order import Order, adjacent, distinct, expand, reaches
 from .program import Array, Op, Program
 
 MAX_CLOCKS = 32 << 20
 """Clock readings kept at once, 2 bytes each. Ours."""
 
+_FEW = 4
+"""Edges into an entry that are taken one after another for all entries at once."""
 
-def check_races(p: Program, when: Order, cell: Array, entry: Array, writes: Array) -> None:
+
+class Issue(NamedTuple):
+    """Entries that stand for the issue of others.
+
+    ``executes[e]``: what e issues, or e itself. ``posted[e]``: the issue that a RECV needs to be written, else -1.
+    """
+
+    executes: Array
+    posted: Array
+
+
+def check_races(p: Program, when: Order, cell: Array, entry: Array, writes: Array, issue: Issue | None = None) -> None:
     """Raise `ProgramError` on an unordered pair; access k is by ``entry[k]`` to ``cell[k]``."""
     before, after = _conflicts(when, cell, entry, writes)
     checked = (before != after) & (p.op[before] != Op.WRITE) & (p.op[after] != Op.WRITE)
@@ -32,12 +49,20 @@ def check_races(p: Program, when: Order, cell: Array, entry: Array, writes: Arra
     known = (p.op[before] != Op.SEND) & (before == start)  # a SUM writes where the same entry read
     open_ = ~(known | adjacent(p, when, before, start) | _two_apart(p, when, before, start))
     before, after, start = before[open_], after[open_], start[open_]
+    if issue is not None and len(before):
+        posted = np.where(issue.posted[after] >= 0, issue.posted[after], start)
+        open_ = ~(adjacent(p, when, before, posted) | _two_apart(p, when, before, posted))
+        before, after, start = before[open_], after[open_], start[open_]
     if not len(before):
         return
-    clocks = _Clocks(p, when)
+    clocks = _Clocks(p, when, issue)
     if clocks.too_wide:
         return
-    if (bad := ~clocks.ordered(before, start)).any():
+    bad = ~clocks.ordered(before, start)
+    if issue is not None and bad.any():
+        before, after, start = before[bad], after[bad], start[bad]
+        bad = ~reaches(when, before, np.where(issue.posted[after] >= 0, issue.posted[after], start))
+    if bad.any():
         k = int(np.argmax(bad))
         names = [f"{Op(int(p.op[e])).name} {int(e)} of rank {int(p.rank[e])}" for e in (before[k], after[k])]
         raise ProgramError(f"race: {names[0]} and {names[1]} use the same memory in no certain order")
@@ -73,8 +98,9 @@ def _two_apart(p: Program, when: Order, before: Array, after: Array) -> Array:
 class _Clocks:
     """Vector clocks: ``clock[e, g]`` messages of stream g are received before entry e starts (RECV: ends)."""
 
-    def __init__(self, p: Program, when: Order) -> None:
+    def __init__(self, p: Program, when: Order, issue: Issue | None) -> None:
         self.p, self.when = p, when
+        self.executes = np.arange(len(p.op)) if issue is None else issue.executes
         rank, peer, stream = (column.astype(np.int64) for column in (p.rank, p.peer, p.stream))
         apart = bool((stream[when.edge_from] == stream[when.edge_to]).all())
         key = rank[when.recv] * p.ranks + peer[when.recv]
@@ -96,8 +122,9 @@ class _Clocks:
         edge_from, edge_to = self.when.edge_from[by], self.when.edge_to[by]
         first, last = np.searchsorted(edge_from, before), np.searchsorted(edge_from, before, "right")
         pair, edges = expand(np.where(message, 0, first), np.where(message, 0, last))
-        sent = self.p.op[edge_to[edges]] == Op.SEND
-        pair, witness = pair[sent], edge_to[edges][sent]
+        run = self.executes[edge_to[edges]]
+        sent = self.p.op[run] == Op.SEND
+        pair, witness = pair[sent], run[sent]
         own = np.flatnonzero(message)
         pair, witness = np.concatenate((pair, own)), np.concatenate((witness, before[own]))
         target = start[pair]
@@ -114,8 +141,16 @@ class _Clocks:
         edge_from, edge_to = self.when.edge_from[by], self.when.edge_to[by]
         bounds = np.searchsorted(at[by], np.arange(int(self.when.level.max()) + 2))
         for first, last in pairwise(bounds[1:]):
-            targets, segments = np.unique(edge_to[first:last], return_index=True)
-            clock[targets] = np.maximum.reduceat(clock[edge_from[first:last]], segments, axis=0)
+            targets, segments, many = np.unique(edge_to[first:last], return_index=True, return_counts=True)
+            few = many <= _FEW
+            clock[targets[~few]] = [
+                clock[edge_from[first + k : first + k + m]].max(axis=0)
+                for k, m in zip(segments[~few].tolist(), many[~few].tolist(), strict=True)
+            ] or clock[:0]
+            clock[targets[few]] = clock[edge_from[first + segments[few]]]
+            for k in range(1, _FEW):
+                more = few & (many > k)
+                clock[targets[more]] = np.maximum(clock[targets[more]], clock[edge_from[first + segments[more] + k]])
             received = targets[self.p.op[targets] == Op.RECV]
             clock[received, self.group[received]] = self.place[received]
         return clock

@@ -23,16 +23,16 @@ PUBLISHED_LOSS, PUBLISHED_SHARE = 0.01, 0.86
 # Okabe–Ito hues, which stay apart for colour-blind readers; the transport asked about is the strongest.
 _COLOURS = ("#0072B2", "#D55E00", "#CC79A7", "#009E73", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_INK, _PALE = "#333333", "#9A9A9A"
-_STYLE: dict[Any, Any] = {
+INK, PALE = "#333333", "#9A9A9A"
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "metaroce",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same outlines everywhere
     "font.size": 9.5,
-    "axes.edgecolor": _PALE,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
+    "axes.edgecolor": PALE,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
@@ -43,7 +43,7 @@ def write_svg(comparison: Comparison, path: Path) -> None:
 
     collectives = list(dict.fromkeys(cell.collective for cell in comparison.cells))
     lines = {key: i for i, key in enumerate(dict.fromkeys((c.transport, c.profile) for c in comparison.cells))}
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(1.2 + 4.4 * len(collectives), 4.6), layout="constrained")
         panels = figure.subplots(1, len(collectives), squeeze=False, sharey=True)[0]
         for axes, collective in zip(panels, collectives, strict=True):
@@ -83,7 +83,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], lines: Mapping[tuple[str, str], in
         c.busbw_gbs / c.of_line_rate for c in cells if c.busbw_gbs and c.of_line_rate and c.transport == "metaroce"
     ]
     if ceiling:
-        axes.axhline(ceiling[0], color=_PALE, lw=0.8, ls=(0, (1, 2)), zorder=0)
+        axes.axhline(ceiling[0], color=PALE, lw=0.8, ls=(0, (1, 2)), zorder=0)
         axes.annotate(
             "payload line rate",
             (1, ceiling[0]),
@@ -93,7 +93,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], lines: Mapping[tuple[str, str], in
             xytext=(-2, -2),
             textcoords="offset points",
             fontsize=8,
-            color=_PALE,
+            color=PALE,
         )
     _published(axes, cells, place)
     axes.set_ylim(bottom=0)
@@ -111,7 +111,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], lines: Mapping[tuple[str, str], in
             xycoords=("data", "axes fraction"),
             ha="center",
             va="center",
-            color=_PALE,
+            color=PALE,
             annotation_clip=False,
         )
 
@@ -133,12 +133,12 @@ def _line(axes: Axes, cells: Sequence[Cell], place: Mapping[float, float], index
         axes.plot(at, value, marker=marker, ms=6, color=colour, mfc=face, mec=colour, zorder=4, clip_on=False)
     if any(cell.status == "bound" for cell in shown):
         axes.plot(
-            [], [], ls="none", marker="o", ms=6, mfc="white", mec=_INK, label="hollow: stopped early, an upper bound"
+            [], [], ls="none", marker="o", ms=6, mfc="white", mec=INK, label="hollow: stopped early, an upper bound"
         )
     failed = [place[cell.loss] for cell in cells if cell.status == "failed"]
     if failed:
         axes.plot(failed, [0.0] * len(failed), "x", color=colour, ms=8, mew=2, clip_on=False, zorder=5)
-        axes.plot([], [], "x", color=_INK, ms=7, mew=2, label="cross: did not finish")
+        axes.plot([], [], "x", color=INK, ms=7, mew=2, label="cross: did not finish")
 
 
 def _published(axes: Axes, cells: Sequence[Cell], place: Mapping[float, float]) -> None:
@@ -155,7 +155,7 @@ def _published(axes: Axes, cells: Sequence[Cell], place: Mapping[float, float]) 
         marker="*",
         ms=13,
         mfc="none",
-        mec=_INK,
+        mec=INK,
         ls="none",
         zorder=5,
         label="published: about 86 % of own loss-free at 1 %",

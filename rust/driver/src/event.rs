@@ -18,6 +18,8 @@ pub enum Kind {
     Fault,
     /// Routes follow a fault.
     Reroute,
+    /// A rank's message engines have a timeout.
+    Device,
     /// From here on, calls of the fabric's explicit ports: no events of the model, so neither counted nor in the digest.
     Dequeue,
     Pause,
@@ -27,12 +29,13 @@ pub enum Kind {
     Check,
 }
 
-const KINDS: [Kind; 11] = [
+const KINDS: [Kind; 12] = [
     Kind::PortFree,
     Kind::Timer,
     Kind::Start,
     Kind::Fault,
     Kind::Reroute,
+    Kind::Device,
     Kind::Dequeue,
     Kind::Pause,
     Kind::Resume,

@@ -21,7 +21,7 @@ pub(crate) const fn opcode(op: Op) -> Option<Opcode> {
         Op::CompareSwap => Opcode::CompareSwap,
         Op::FetchAdd => Opcode::FetchAdd,
         Op::Flush => Opcode::Flush,
-        Op::Recv | Op::Copy | Op::Sum | Op::Noop => return None,
+        Op::Recv | Op::Copy | Op::Sum | Op::Noop | Op::Wait | Op::Set => return None,
     })
 }
 
@@ -40,6 +40,12 @@ impl Simulation {
             self.post(now, id, rank, &wqe);
             return;
         }
+        self.work(rank, &wqe);
+        self.end(now, id, WqeResult::SUCCESS);
+    }
+
+    /// Changes memory as an entry says that concerns no other rank.
+    pub(crate) fn work(&mut self, rank: usize, wqe: &Wqe) {
         if let Some(verify) = &mut self.verify {
             match wqe.op {
                 Op::Copy => verify.memory.copy(rank, wqe.remote, wqe.local, wqe.bytes as usize),
@@ -47,10 +53,9 @@ impl Simulation {
                 _ => {}
             }
         }
-        self.end(now, id, WqeResult::SUCCESS);
     }
 
-    fn post(&mut self, now: Time, id: u32, rank: usize, wqe: &Wqe) {
+    pub(crate) fn post(&mut self, now: Time, id: u32, rank: usize, wqe: &Wqe) {
         let (stream, local, len) = (StreamId(wqe.stream), wqe.local, wqe.bytes);
         let (host, connection) = self.connection(rank, wqe.peer);
         let endpoint = &mut self.endpoints[host];
@@ -76,7 +81,7 @@ impl Simulation {
             None => endpoint.post_receive(connection, ReceiveRequest { wr_id: id, stream, local, len }),
         };
         match posted {
-            Ok(()) => {}
+            Ok(()) => self.devices.note_post(host),
             Err(PostError::Failed(_)) => self.end(now, id, WqeResult::failed(CompletionStatus::Flushed)),
             Err(_) => self.finish(now, Ending::Stalled),
         }
@@ -113,20 +118,31 @@ impl Simulation {
         self.end(now, completion.wr_id, WqeResult::of(completion));
     }
 
-    fn end(&mut self, now: Time, wqe: u32, result: WqeResult) {
+    pub(crate) fn end(&mut self, now: Time, wqe: u32, result: WqeResult) {
         let stops = result.status != 0 && self.on_error == OnError::Stop;
         self.recorder.ended((!stops).then_some(now), wqe, result, &self.engine);
         if stops {
             self.finish(now, Ending::Stalled);
             return;
         }
-        self.engine.complete(wqe);
+        let left = self.complete_entry(now, wqe);
         if !self.unsent.is_empty() {
             self.retire(wqe);
         }
-        if self.engine.unfinished() == self.part.as_ref().map_or(0, |part| part.foreign) {
+        if left == self.part.as_ref().map_or(0, |part| part.foreign) {
             self.end_iteration(now);
         }
+    }
+
+    /// Tells whoever starts entries that one is complete. Answers how many are not.
+    fn complete_entry(&mut self, now: Time, wqe: u32) -> usize {
+        if self.devices.run_it() {
+            let program = self.engine.program();
+            let (rank, is_transfer) = (program.rank_of(wqe), program.op(wqe).has_peer());
+            return self.devices.complete(now, (rank, wqe), is_transfer);
+        }
+        self.engine.complete(wqe);
+        self.engine.unfinished()
     }
 
     // [F11.verbs] [I8]

@@ -9,6 +9,7 @@ mod event;
 mod execute;
 mod explicit;
 mod networks;
+mod offload;
 mod packets;
 mod parallel;
 mod profiles;
@@ -21,9 +22,10 @@ mod upcoming;
 mod world;
 
 pub use networks::ScaleOut;
+pub use offload::{Offload, RehearsalSpec, rehearse};
 pub use profiles::{defaults, profiles};
 pub use queue::EventQueue;
-pub use record::{Outcome, StalledFlow, Status, WqeResult};
+pub use record::{EngineTable, Outcome, StalledFlow, Status, WqeResult};
 pub use spec::{Data, Denied, DriverError, Region, Spec};
 pub use telemetry::{ConnectionTable, PathTable, Tables};
 

@@ -289,6 +289,7 @@ fn check(simulation: &Simulation, spec: &Spec) -> Result<(), DriverError> {
     let needed = u64::from(spec.threads) * LEAST_WORK;
     let alone = [
         (spec.payload.is_some(), "payload"),
+        (spec.offload.is_some(), "offload"),
         ((spec.iterations, spec.warmup) != (1, 0), "more than one iteration"),
         (simulation.sampler.is_some(), "telemetry (record_paths)"),
         (simulation.explicit, "explicit queues"),

@@ -144,6 +144,27 @@ impl Recorder {
     }
 }
 
+/// What engines have done, over all iterations: columns, a row for each engine of each rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineTable {
+    /// Rank.
+    pub rank: Vec<u32>,
+    /// Engine.
+    pub engine: Vec<u32>,
+    /// Entries issued.
+    pub issued: Vec<u64>,
+    /// CPU busy, ps.
+    pub cpu_ps: Vec<u64>,
+    /// Near-memory unit busy, ps.
+    pub unit_ps: Vec<u64>,
+    /// Operations waiting for the unit, summed up, ps.
+    pub unit_wait_ps: Vec<u64>,
+    /// A started subgraph had entries left to issue, but none could, ps.
+    pub stall_ps: Vec<u64>,
+    /// Of each rank: most transfers that were issued and not complete at once.
+    pub outstanding_most: Vec<u64>,
+}
+
 /// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -169,6 +190,10 @@ pub struct Outcome {
     pub stalled: Vec<StalledFlow>,
     /// When each entry completed, ps, if asked for; `u64::MAX` = never.
     pub wqe_done: Vec<u64>,
+    /// When message engines issued each entry; empty without them.
+    pub wqe_issued: Vec<u64>,
+    /// What those did.
+    pub engines: Option<EngineTable>,
     /// When the last byte of each entry's message was placed.
     pub wqe_placed: Vec<u64>,
     /// How each entry ended.
@@ -222,6 +247,8 @@ pub(crate) fn outcome(spec: &Spec, mut simulation: Simulation) -> Outcome {
         plane_bins: equal_bins(simulation.recorder.bins),
         stalled,
         wqe_done: simulation.recorder.done,
+        wqe_issued: simulation.devices.issued(),
+        engines: simulation.devices.table(simulation.progress.now),
         wqe_placed: simulation.recorder.placed,
         wqe_results: simulation.recorder.results,
         memory,
@@ -325,6 +352,7 @@ fn stalled(simulation: &Simulation) -> Vec<StalledFlow> {
             });
         }
     }
+    flows.splice(0..0, simulation.devices.blocked());
     // A connection that failed says more than those that wait for it.
     flows.sort_by_key(|f| !f.reason.starts_with("connection failed"));
     flows.truncate(64);

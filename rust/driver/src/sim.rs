@@ -12,6 +12,7 @@ use metaroce_wire::{Class, HostId, PlaneId, Time};
 
 use crate::event::{self, Kind};
 use crate::networks::{Connections, other_host};
+use crate::offload::Devices;
 use crate::packets::Packets;
 use crate::parallel::Part;
 use crate::queue::EventQueue;
@@ -110,6 +111,8 @@ pub(crate) struct Simulation {
     pub fabric: Fabric,
     pub endpoints: Vec<Endpoint>,
     pub engine: Engine,
+    /// If there are any, they start the entries, not the engine.
+    pub devices: Devices,
     /// Until the first iteration is over: the others would move the same bytes.
     pub verify: Option<Verify>,
     /// After it.
@@ -174,6 +177,7 @@ impl Simulation {
             self.queue.push(at, event::other(Kind::Fault, index as u32));
         }
         self.begin_iteration(Time::ZERO);
+        self.settle_posted(Time::ZERO);
         self.pause = self.next_pause();
     }
 
@@ -332,6 +336,7 @@ impl Simulation {
                 self.fabric.reroute();
                 self.reconsider();
             }
+            Kind::Device => self.device_timeout(now, index),
             _ => {}
         }
     }
@@ -375,6 +380,20 @@ impl Simulation {
     /// Restores the invariant of this module for one host, and for the other one of its rank.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, host: usize) {
+        self.settle_host(now, host);
+        self.settle_posted(now);
+    }
+
+    /// The same for hosts that devices have given something to do.
+    #[inline]
+    pub(crate) fn settle_posted(&mut self, now: Time) {
+        while let Some(host) = self.devices.next_posted() {
+            self.settle_host(now, host);
+        }
+    }
+
+    #[inline]
+    fn settle_host(&mut self, now: Time, host: usize) {
         self.take_completions(now, host);
         if !self.other_hosts.is_empty() {
             self.settle_other(now, host);
@@ -416,7 +435,11 @@ impl Simulation {
             verify.pattern.fill(&mut verify.memory, &verify.fills);
         }
         self.progress.begun = now;
-        self.engine.begin();
+        if self.devices.run_it() {
+            self.begin_devices(now);
+        } else {
+            self.engine.begin();
+        }
         self.start_ready(now);
         for host in 0..self.endpoints.len() {
             self.pull(now, host);
@@ -444,6 +467,9 @@ impl Simulation {
 
     /// Executes all entries that may start.
     fn start_ready(&mut self, now: Time) {
+        if self.devices.run_it() {
+            return self.run_devices(now);
+        }
         while let Some(wqe) = self.engine.start_next() {
             if self.is_foreign(wqe) {
                 continue;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::networks::ScaleOut;
+use crate::offload::Offload;
 
 /// Why a run gives no outcome.
 #[derive(Debug, Error)]
@@ -79,6 +80,9 @@ pub struct Spec {
     /// Those that these ranks send on; all, if left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_paths_ranks: Option<Vec<u32>>,
+    /// Message engines that run the program, which then has subgraphs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<Offload>,
     /// What a completion with an error does.
     #[serde(default)]
     pub on_error: OnError,

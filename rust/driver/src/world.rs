@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 
-use metaroce_engine::pattern::Pattern;
-use metaroce_engine::{Engine, Memory, Op, Program};
+use metaroce_engine::pattern::{Expect, Fill, Pattern};
+use metaroce_engine::{Dtype, Engine, Memory, Op, Program};
 use metaroce_fabric::{Balance, Demand, Fabric, Target};
 use metaroce_proto::{Access, Endpoint, TransportConfig};
 use metaroce_wire::units::PS_PER_S;
@@ -14,6 +14,7 @@ use metaroce_wire::{Bytes, HostId, PlaneId, Rate, Time, lengths};
 use crate::event::LINK_BITS;
 use crate::execute::{opcode, place_of};
 use crate::networks::{Connection, Connections, check_hosts, check_islands, environments, pairs};
+use crate::offload::Devices;
 use crate::packets::Packets;
 use crate::queue::{EventQueue, MAX_BUCKET_BITS, MAX_SHIFT};
 use crate::record::Recorder;
@@ -50,7 +51,9 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
     let fabric = spec.fabric.lower(spec.seed, spec.loss, longest_packet(spec))?;
     let mut fabric = Fabric::new(&fabric).map_err(|e| refused(&e))?;
     let program = Program::new(std::mem::take(&mut data.program), spec.memory_bytes).map_err(|e| refused(&e))?;
+    let program = Arc::new(program);
     check(spec, &data, &program)?;
+    let devices = Devices::new(spec, &program)?;
     let pairs = pairs(&program);
     check_islands(spec, &fabric, &pairs)?;
     if spec.fabric.balance == Balance::Pinned {
@@ -84,7 +87,8 @@ pub(crate) fn build(spec: &Spec, mut data: Data) -> Result<Simulation, DriverErr
         part: None,
         unsent: unsent(spec, &program, &connections, planes * routes as usize),
         recorder: recorder(spec, &program),
-        engine: Engine::new(Arc::new(program)),
+        engine: Engine::new(program),
+        devices,
         rank_of_host: spec.rank_of_host(),
         other_hosts: spec.other_hosts(),
         connections,
@@ -102,6 +106,7 @@ pub(crate) fn twin(spec: &Spec, of: &Simulation) -> Simulation {
         fabric: of.fabric.clone(),
         endpoints: Vec::new(),
         engine: Engine::new(of.engine.program().clone()),
+        devices: Devices::default(),
         verify: None,
         verified: None,
         recorder: recorder(spec, of.engine.program()),
@@ -236,17 +241,7 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
     let Some(payload) = &spec.payload else {
         return Ok(());
     };
-    let size = payload.dtype()?.size() as u64;
-    let fits = |rank: u32, offset: u64, count: u64| {
-        (rank as usize) < ranks
-            && count.checked_mul(size).and_then(|b| b.checked_add(offset)).is_some_and(|end| end <= spec.memory_bytes)
-    };
-    if data.fills.iter().any(|f| !fits(f.rank, f.offset, f.count)) {
-        return Err(DriverError::config("fill", "a range", "ranges inside the memory of a rank"));
-    }
-    if data.expects.iter().any(|e| !fits(e.rank, e.offset, e.count)) {
-        return Err(DriverError::config("expect", "a range", "ranges inside the memory of a rank"));
-    }
+    check_ranges((&data.fills, &data.expects), (ranks, spec.memory_bytes, payload.dtype()?))?;
     let bytes = ranks as u64 * spec.memory_bytes;
     match data.memory {
         Some(memory) if memory.len() as u64 != bytes => {
@@ -254,6 +249,25 @@ fn check_payload(spec: &Spec, data: &Data, ranks: usize) -> Result<(), DriverErr
         }
         _ => Ok(()),
     }
+}
+
+/// Fills and expectations lie inside the memory of ranks.
+pub(crate) fn check_ranges(
+    (fills, expects): (&[Fill], &[Expect]),
+    (ranks, memory, dtype): (usize, u64, Dtype),
+) -> Result<(), DriverError> {
+    let size = dtype.size() as u64;
+    let fits = |rank: u32, offset: u64, count: u64| {
+        (rank as usize) < ranks
+            && count.checked_mul(size).and_then(|b| b.checked_add(offset)).is_some_and(|end| end <= memory)
+    };
+    if fills.iter().any(|f| !fits(f.rank, f.offset, f.count)) {
+        return Err(DriverError::config("fill", "a range", "ranges inside the memory of a rank"));
+    }
+    if expects.iter().any(|e| !fits(e.rank, e.offset, e.count)) {
+        return Err(DriverError::config("expect", "a range", "ranges inside the memory of a rank"));
+    }
+    Ok(())
 }
 
 fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
@@ -302,7 +316,8 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
         TransportConfig::Mrc(_) => "mrc",
     };
     let name = Op::ALL[program.wqe(i).op as usize].1;
-    let names: Vec<&str> = Op::ALL.iter().filter(|(op, _)| has(*op)).map(|&(_, name)| name).collect();
+    let names: Vec<&str> =
+        Op::ALL.iter().filter(|(op, _)| has(*op) && !matches!(op, Op::Wait | Op::Set)).map(|&(_, name)| name).collect();
     Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))
 }
 

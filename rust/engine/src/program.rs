@@ -4,6 +4,7 @@
 use thiserror::Error;
 
 use crate::column::Column;
+use crate::offload::Graph;
 
 /// What an entry does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +31,15 @@ pub enum Op {
     FetchAdd,
     /// Complete when all earlier entries of `peer` and `stream` are placed.
     Flush,
+    /// Issues when word `local` of the rank compares to `remote` as `imm` says; subgraphs only.
+    Wait,
+    /// Sets word `local` of the rank to `remote`; subgraphs only.
+    Set,
 }
 
 impl Op {
     /// All operations, at their numbers in the column `op`, and their names.
-    pub const ALL: [(Op, &'static str); 11] = [
+    pub const ALL: [(Op, &'static str); 13] = [
         (Op::Send, "SEND"),
         (Op::Recv, "RECV"),
         (Op::Write, "WRITE"),
@@ -46,11 +51,15 @@ impl Op {
         (Op::CompareSwap, "COMPARE_SWAP"),
         (Op::FetchAdd, "FETCH_ADD"),
         (Op::Flush, "FLUSH"),
+        (Op::Wait, "WAIT"),
+        (Op::Set, "SET"),
     ];
+    /// Those before this one need no subgraphs.
+    const PLAIN: usize = 11;
 
     /// Whether it concerns another rank.
     pub const fn has_peer(self) -> bool {
-        !matches!(self, Op::Copy | Op::Sum | Op::Noop)
+        !matches!(self, Op::Copy | Op::Sum | Op::Noop | Op::Wait | Op::Set)
     }
 
     /// Whether it names memory of the peer.
@@ -66,7 +75,7 @@ impl Op {
             Op::CompareSwap | Op::FetchAdd => (8, 8),
             Op::Flush => (0, 0),
             // What it says is not read.
-            Op::Noop => (0, u64::MAX),
+            Op::Noop | Op::Wait | Op::Set => (0, u64::MAX),
         }
     }
 }
@@ -136,6 +145,8 @@ pub struct Columns {
     pub flags: Column,
     /// Regions of the peers; empty = 0. If it is there, `remote` is checked by the peer, not before the run.
     pub rkey: Column,
+    /// Subgraphs, if message engines run the program: then there are no dependencies.
+    pub graph: Graph,
 }
 
 /// Why a program is refused: which column, which value, what is allowed.
@@ -167,7 +178,12 @@ pub struct Program {
     dependents: Vec<u32>,
 }
 
-fn refuse<T>(column: &'static str, index: usize, value: u64, allowed: impl Into<String>) -> Result<T, ProgramError> {
+pub(crate) fn refuse<T>(
+    column: &'static str,
+    index: usize,
+    value: u64,
+    allowed: impl Into<String>,
+) -> Result<T, ProgramError> {
     Err(ProgramError { column, index, value, allowed: allowed.into() })
 }
 
@@ -195,6 +211,9 @@ impl Program {
 
     /// Turns "waits for" into "is waited for by".
     fn link(&mut self) -> Result<(), ProgramError> {
+        if !self.columns.graph.is_empty() {
+            return self.check_unlinked();
+        }
         let (dep_start, deps) = (std::mem::take(&mut self.columns.dep_start), std::mem::take(&mut self.columns.deps));
         for rank in 0..self.ranks() {
             let own = self.entries(rank);
@@ -237,6 +256,18 @@ impl Program {
         }
         self.starts = starts;
         Ok(())
+    }
+
+    /// Order in subgraphs comes from themselves.
+    fn check_unlinked(&self) -> Result<(), ProgramError> {
+        let columns = &self.columns;
+        if let Some(&dep) = columns.deps.first() {
+            return refuse("deps", 0, dep.into(), "none in a program with subgraphs");
+        }
+        match columns.start.iter().position(|start| start > 0) {
+            Some(i) => refuse("start_ps", i, columns.start.get(i), "0 in a program with subgraphs"),
+            None => Ok(()),
+        }
     }
 
     /// Entries that wait for entry `wqe`.
@@ -286,7 +317,25 @@ impl Program {
         self.entries(rank).map(|i| self.wqe(i as usize))
     }
 
-    fn entries(&self, rank: usize) -> std::ops::Range<u32> {
+    /// Operation of entry `i`.
+    #[inline]
+    pub fn op(&self, i: u32) -> Op {
+        Op::ALL[self.columns.op.get(i as usize) as usize].0
+    }
+
+    /// Bytes of entry `i`.
+    #[inline]
+    pub fn bytes(&self, i: u32) -> u64 {
+        self.columns.bytes.get(i as usize)
+    }
+
+    /// The subgraphs; empty if entries have dependencies of their own.
+    pub const fn graph(&self) -> &Graph {
+        &self.columns.graph
+    }
+
+    /// Entries of one rank, by number.
+    pub fn entries(&self, rank: usize) -> std::ops::Range<u32> {
         self.columns.rank_start[rank]..self.columns.rank_start[rank + 1]
     }
 
@@ -331,7 +380,8 @@ fn check_lengths(columns: &Columns) -> Result<(), ProgramError> {
         ("flags", columns.flags.len(), optional(columns.flags.len())),
         ("rkey", columns.rkey.len(), optional(columns.rkey.len())),
     ];
-    for (column, length, expected) in lengths {
+    let linked = columns.graph.is_empty() || !columns.dep_start.is_empty();
+    for (column, length, expected) in lengths.into_iter().filter(|&(column, ..)| linked || column != "dep_start") {
         if length != expected {
             return refuse(column, length, length as u64, format!("length {expected}"));
         }
@@ -339,9 +389,8 @@ fn check_lengths(columns: &Columns) -> Result<(), ProgramError> {
     if count >= 1 << 28 {
         return refuse("op", count, count as u64, "fewer than 2^28 entries");
     }
-    for (column, starts, end) in
-        [("rank_start", &columns.rank_start, count), ("dep_start", &columns.dep_start, columns.deps.len())]
-    {
+    let starts = [("rank_start", &columns.rank_start, count), ("dep_start", &columns.dep_start, columns.deps.len())];
+    for (column, starts, end) in starts.into_iter().filter(|&(column, ..)| linked || column != "dep_start") {
         let ends = (starts.first().copied(), starts.last().copied());
         if starts.len() < 2 && column == "rank_start" || ends != (Some(0), Some(end as u32)) {
             return refuse(column, 0, u64::from(ends.1.unwrap_or(0)), format!("0 first and {end} last"));
@@ -354,8 +403,10 @@ fn check_lengths(columns: &Columns) -> Result<(), ProgramError> {
 }
 
 fn check(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<(), ProgramError> {
-    let Some(&(op, _)) = Op::ALL.get(columns.op.get(i) as usize) else {
-        return refuse("op", i, columns.op.get(i), format!("0 to {}", Op::ALL.len() - 1));
+    let known = if columns.graph.is_empty() { Op::PLAIN } else { Op::ALL.len() };
+    let Some(&(op, _)) = Op::ALL[..known].get(columns.op.get(i) as usize) else {
+        let more = if known == Op::PLAIN { "; 11 and 12 with subgraphs only" } else { "" };
+        return refuse("op", i, columns.op.get(i), format!("0 to {}{more}", known - 1));
     };
     let ranks = columns.rank_start.len() as u64 - 1;
     let (local, remote) = (columns.local.get(i), columns.remote.get(i));
@@ -373,8 +424,11 @@ fn check(columns: &Columns, i: usize, rank: usize, memory: u64) -> Result<(), Pr
         return refuse("stream", i, stream, "0 to 65535");
     }
     let fits = |offset: u64| offset <= memory && bytes <= memory - offset;
-    if op != Op::Noop && !fits(local) {
+    if !matches!(op, Op::Noop | Op::Wait | Op::Set) && !fits(local) {
         return refuse("local", i, local, format!("a range inside the {memory} bytes of a rank"));
+    }
+    if op == Op::Sum && fits(local) && local.abs_diff(remote) < bytes {
+        return refuse("remote", i, remote, format!("a range that has nothing of the {bytes} bytes at {local}"));
     }
     let in_own = matches!(op, Op::Copy | Op::Sum) || op.is_one_sided() && columns.rkey.is_empty();
     if in_own && !fits(remote) {

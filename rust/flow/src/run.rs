@@ -197,6 +197,9 @@ fn check_program(program: &Program, data: &FlowData) -> Result<(), FlowError> {
             "of flow fidelity: SEND, RECV, WRITE, WRITE_IMM, READ, COPY, SUM, NOOP",
         ));
     }
+    if !program.graph().is_empty() {
+        return Err(FlowError::of("subgraph_start", "there", "none with flow fidelity: engines run packets only"));
+    }
     if let Some(i) = (0..program.len()).find(|&i| program.details(i as u32).fence) {
         return Err(FlowError::of(&format!("flags[{i}]"), "a fence", "none, with flow fidelity"));
     }

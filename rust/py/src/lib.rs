@@ -1,10 +1,12 @@
 //! `metaroce._core`: conversions between Python and `metaroce_driver` or `metaroce_flow`, and nothing else.
 
 mod flow;
+mod rehearse;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use metaroce_driver::{Data, Denied, DriverError, Outcome, Region, Spec, Status};
+use metaroce_driver::{Data, Denied, DriverError, EngineTable, Outcome, Region, Spec, Status};
+use metaroce_engine::offload::Graph;
 use metaroce_engine::pattern::{Expect, Fill};
 use metaroce_engine::{Column, Columns};
 use pyo3::buffer::{Element, PyBuffer};
@@ -59,7 +61,29 @@ fn program(columns: &Bound<'_, PyAny>) -> PyResult<Columns> {
         operand1: numbers::<u64>(columns, ("operand1", false), entries)?,
         flags: numbers::<u8>(columns, ("flags", false), entries)?,
         rkey: numbers::<u32>(columns, ("rkey", false), entries)?,
+        graph: graph(columns, entries)?,
         rank_start,
+    })
+}
+
+fn graph(columns: &Bound<'_, PyAny>, entries: usize) -> PyResult<Graph> {
+    let start: Vec<u32> = column(columns, "subgraph_start", false)?;
+    if start.is_empty() {
+        return Ok(Graph::default());
+    }
+    let set_rank: Vec<u32> = column(columns, "set_rank", false)?;
+    Ok(Graph {
+        engine: numbers::<u32>(columns, ("subgraph_engine", true), 0)?,
+        packet: numbers::<u32>(columns, ("subgraph_packet", true), 0)?,
+        release: numbers::<u64>(columns, ("subgraph_release_ps", true), 0)?,
+        priority: numbers::<u8>(columns, ("subgraph_priority", true), 0)?,
+        flow: numbers::<u8>(columns, ("flow", false), entries)?,
+        wqe_sync: numbers::<u32>(columns, ("wqe_sync", false), entries)?,
+        set_word: column(columns, "set_word", !set_rank.is_empty())?,
+        set_value: column(columns, "set_value", !set_rank.is_empty())?,
+        set_ps: column(columns, "set_ps", !set_rank.is_empty())?,
+        set_rank,
+        start,
     })
 }
 
@@ -227,6 +251,10 @@ fn to_dict<'py>(py: Python<'py>, outcome: Outcome) -> PyResult<Bound<'py, PyDict
     result.set_item("pauses", pauses)?;
     result.set_item("deadlock", &outcome.deadlock)?;
     result.set_item("wqe_done_ps", little_endian(py, &outcome.wqe_done))?;
+    result.set_item("wqe_issued_ps", little_endian(py, &outcome.wqe_issued))?;
+    let table = outcome.engines.as_ref();
+    result.set_item("engines", table.map(|table| engines(py, table)).transpose()?)?;
+    result.set_item("outstanding_most", little_endian(py, table.map_or(&[], |table| &table.outstanding_most)))?;
     result.set_item("wqe_placed_ps", little_endian(py, &outcome.wqe_placed))?;
     let ends = &outcome.wqe_results;
     let (bytes, imm): (Vec<u64>, Vec<u64>) = ends.iter().map(|end| (end.bytes, end.imm)).unzip();
@@ -255,6 +283,25 @@ fn series<'py>(
     put.map(|()| columns)
 }
 
+/// Columns of what engines have done, a row for each.
+fn engines<'py>(py: Python<'py>, table: &EngineTable) -> PyResult<Bound<'py, PyDict>> {
+    let columns = PyDict::new(py);
+    for (name, column) in [("rank", &table.rank), ("engine", &table.engine)] {
+        let bytes: Vec<u8> = column.iter().flat_map(|value| value.to_le_bytes()).collect();
+        columns.set_item(name, PyBytes::new(py, &bytes))?;
+    }
+    for (name, column) in [
+        ("issued", &table.issued),
+        ("cpu_ps", &table.cpu_ps),
+        ("unit_ps", &table.unit_ps),
+        ("unit_wait_ps", &table.unit_wait_ps),
+        ("stall_ps", &table.stall_ps),
+    ] {
+        columns.set_item(name, little_endian(py, column))?;
+    }
+    Ok(columns)
+}
+
 fn little_endian<'py>(py: Python<'py>, column: &[u64]) -> Bound<'py, PyBytes> {
     let bytes: Vec<u8> = column.iter().flat_map(|value| value.to_le_bytes()).collect();
     PyBytes::new(py, &bytes)
@@ -280,6 +327,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Stop>()?;
     module.add_function(wrap_pyfunction!(simulate, module)?)?;
     module.add_function(wrap_pyfunction!(flow::estimate, module)?)?;
+    module.add_function(wrap_pyfunction!(rehearse::rehearse, module)?)?;
     module.add_function(wrap_pyfunction!(defaults, module)?)?;
     module.add_function(wrap_pyfunction!(profiles, module)?)
 }

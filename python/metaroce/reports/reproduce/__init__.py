@@ -10,19 +10,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ... import simulation
 from ...errors import ConfigError, SimulationStalled
 from ...pool import Pool
-from ...result import Result
 from ...scenario import Scenario
+from .ahead import m7
 from .baselines import p3, p4
+from .beside import m4
 from .bystanders import p5, p6, p8
 from .incast import r6
 from .loss import r1, r2, r3
 from .model import Check, Finding, Measure, Row, Setup, Sheets, Target, failures
+from .onesided import m3
 from .planes import r4, r5
+from .rack import m1, m2
+from .ratios import m5, m8
 from .recovery import p10, p11, p12
+from .triggered import m6
 
 TARGETS: Mapping[str, Callable[[bool], Target]] = {
     "R1": r1,
@@ -39,12 +45,21 @@ TARGETS: Mapping[str, Callable[[bool], Target]] = {
     "P10": p10,
     "P11": p11,
     "P12": p12,
+    "M1": m1,
+    "M2": m2,
+    "M3": m3,
+    "M4": m4,
+    "M5": m5,
+    "M6": m6,
+    "M7": m7,
+    "M8": m8,
 }
 """How to make each target; the argument asks for the quick form, smaller and coarser.
 
-R: what Meta published of MetaRoCE. P: what others published of the transports beside it.
+R: what Meta published of MetaRoCE. P: what others published of the transports beside it. M: what Meta published of MTIA
+300 and its collective library.
 """
-GROUPS: Mapping[str, Sequence[str]] = {letter: [name for name in TARGETS if name[0] == letter] for letter in "RP"}
+GROUPS: Mapping[str, Sequence[str]] = {letter: [name for name in TARGETS if name[0] == letter] for letter in "RPM"}
 """Names that stand for several targets."""
 SEEDS = 3
 
@@ -143,28 +158,33 @@ class Reproducing:
         return Row(setup, values)
 
 
-def scenario_of(text: str, seed: int) -> Scenario:
-    """The scenario that a table's text stands for."""
+def subject_of(text: str, seed: int) -> Any:
+    """What a table's text stands for: a scenario, or any value of a model."""
     import metaroce
 
-    made: Scenario = eval(text, {"mr": metaroce, "S": seed})  # text of this package: a table cannot state anything else
-    return made
+    return eval(text, {"mr": metaroce, "S": seed})  # text of this package: a table cannot state anything else
 
 
 def _measured(key: Key) -> dict[str, float]:
     text, measure, seed = key
+    subject = subject_of(text, seed)
+    if not isinstance(subject, Scenario):
+        return measure(subject)
     try:
-        result = simulation.run(scenario_of(text, seed))
+        return measure(simulation.run(subject))
     except SimulationStalled as stalled:
-        partial: Result = stalled.result
-        return measure(partial)
-    return measure(result)
+        return measure(stalled.result)
 
 
 def _ended(sheets: Sheets) -> list[Check]:
     """What no figure of metaroce is worth without."""
     rivals = ("'rocev2", "'mrc'")
-    own = [row for rows in sheets for row in rows if not any(name in row.setup.scenario for name in rivals)]
+    own = [
+        row
+        for rows in sheets
+        for row in rows
+        if "stopped" in row.values and not any(name in row.setup.scenario for name in rivals)
+    ]
     stopped = failures(
         own, lambda row: not sum(row.values["stopped"]), lambda row: f"{sum(row.values['stopped']):.0f} runs"
     )

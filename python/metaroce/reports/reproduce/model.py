@@ -1,7 +1,9 @@
 """What a target is made of: setups to run, what is measured in each, and who judges the shape of it all.
 
-A setup states its scenario as Python text with S the seed, and that text is what runs: a table cannot state anything
-else. The same text with the same measure runs once, however many targets ask for it.
+A setup states what it is about as Python text over `mr`, the package, and S, the seed, and that text is what is
+measured: a table cannot state anything else. Where the text is a `Scenario`, it is run and its `Result` measured; any
+other value, as what a model of `metaroce.offload.models` gives, is measured as it is. The same text with the same
+measure is made once, however many targets ask for it.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 from ...result import Result
 
-Measure = Callable[[Result], dict[str, float]]
+Measure = Callable[[Any], dict[str, float]]
+"""Figures of a run's `Result`, or of whatever else the text of a setup is."""
 MIB = 1 << 20
 
 

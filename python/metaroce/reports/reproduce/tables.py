@@ -19,9 +19,19 @@ OTHERS = (
     "named with each; second-hand: read in a text that quotes it; abstract: no more of it was read; nothing of it was "
     "measured here"
 )
+ACCELERATORS = (
+    "Meta, engineering article of 2026-08-24; MTIA 300, ISCA 2026, doi 10.1109/ISCA66397.2026.00085; HCCL, arXiv "
+    "2608.00358; the papers read through public summaries"
+)
+_SOURCES = {"R": SOURCE, "P": OTHERS, "M": ACCELERATORS}
 _ON_PLANES = (
     "multiplane-4x64 (64 hosts, 4 planes x 200 Gbit/s, 8 leaves and 8 spines a plane), unless a row says otherwise"
 )
+_ON_RACKS = (
+    "M: racks of 16 MTIA 300, 8 NICs of 800 Gbit/s up and 2 out, or as a row says; no loss; figures of accelerators "
+    "and their sources: metaroce offload hardware"
+)
+_CHECKS = "M: rows are those of the table of checks in docs/offload.md; inputs are called inputs and prove nothing"
 
 
 def header(report: Report) -> list[str]:
@@ -31,10 +41,21 @@ def header(report: Report) -> list[str]:
         f"metaroce {report.version} reproduce: {MODEL}{quick}",
         *(f"published  {line}" for line in _sources(report)),
         f"seeds      {', '.join(map(str, report.seeds))}; medians, with the range in brackets",
-        f"fabric     {_ON_PLANES}",
-        f"loss       {loss_definition({})}, unless a row says otherwise",
+        *([f"fabric     {_ON_PLANES}"] if set(_groups(report)) != {"M"} else []),
+        *([f"fabric     {_ON_RACKS}"] if "M" in _groups(report) else []),
+        *([f"loss       {_lost()}"] if set(_groups(report)) != {"M"} else []),
         f"rule       {RULE}",
+        *([f"           {_CHECKS}"] if "M" in _groups(report) else []),
     ]
+
+
+def _groups(report: Report) -> list[str]:
+    """R, P, M, as far as they are in it."""
+    return list(dict.fromkeys(outcome.target.name[0] for outcome in report.outcomes))
+
+
+def _lost() -> str:
+    return f"{loss_definition({})}, unless a row says otherwise"
 
 
 def summary(report: Report) -> Table:
@@ -95,9 +116,9 @@ def markdown(report: Report, command: str) -> Iterator[str]:
         f"{RULE} Thresholds of shapes are ours.",
         "",
         f"Medians of seeds {', '.join(map(str, report.seeds))}, the range in brackets; S in a scenario is the seed.",
-        f"Fabric: {_ON_PLANES}; one rank a host, random placement.",
-        f"Loss: {loss_definition({})}, unless a row says otherwise. Line rate is that of payload, all ports of a host "
-        "together.",
+        *([f"Fabric: {_ON_PLANES}; one rank a host, random placement."] if set(_groups(report)) != {"M"} else []),
+        *([f"{_ON_RACKS}.", f"{_CHECKS}."] if "M" in _groups(report) else []),
+        f"Loss: {_lost()}. Line rate is that of payload, all ports of a host together.",
         "`<` and `>`: a run that was stopped, a bound.",
         "",
         *_grid(summary(report)),
@@ -127,9 +148,8 @@ def to_dict(report: Report) -> dict[str, Any]:
 
 
 def _sources(report: Report) -> list[str]:
-    """Of R, Meta's article alone; those of P are as many as targets."""
-    groups = dict.fromkeys(outcome.target.name[0] for outcome in report.outcomes)
-    return [f"{name}: {OTHERS if name == 'P' else SOURCE}" for name in groups]
+    """Of R, Meta's article alone; those of P are as many as targets; of M three, two of them second-hand."""
+    return [f"{name}: {_SOURCES[name]}" for name in _groups(report)]
 
 
 def _target(outcome: Outcome) -> dict[str, Any]:
@@ -174,7 +194,9 @@ def _full(sheet: Sheet, rows: Sequence[Row]) -> Table:
         ]
         for row in rows
     ]
-    return Table([Column(head) for head in (*heads, *(["wanted (ours)"] if goals else []), "scenario")], texts)
+    runs = any("mr.Scenario" in row.setup.scenario for row in rows)
+    said = "scenario" if runs else "expression"
+    return Table([Column(head) for head in (*heads, *(["wanted (ours)"] if goals else []), said)], texts)
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
@@ -192,7 +214,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _median(row: Row, figure: Figure) -> str:
-    bound = figure.bound if any(row.values["stopped"]) else ""
+    bound = figure.bound if any(row.values.get("stopped", ())) else ""
     return bound + _text(row.median(figure.key), figure)
 
 

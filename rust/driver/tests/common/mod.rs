@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of the fixture")]
 
 use metaroce_driver::{Data, Denied, Outcome, Region, Spec, simulate};
+use metaroce_engine::offload::Graph;
 use metaroce_engine::pattern::{ALL_RANKS, Expect, Fill};
 use metaroce_engine::{Column, Columns};
 use serde_json::{Value, json};
@@ -229,6 +230,7 @@ impl Job {
             operand1: column(&|e| e.operands[1]),
             flags: column(&|e| e.flags.into()),
             rkey: if self.regions.is_empty() { Column::default() } else { column(&|e| e.rkey.into()) },
+            graph: Graph::default(),
         };
         let data = Data {
             program,

@@ -1,0 +1,1 @@
+"""Passes: each a pure function from module to module."""

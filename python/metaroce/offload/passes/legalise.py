@@ -1,0 +1,90 @@
+"""What engines can run: an all_reduce becomes two phases, a large collective becomes several.
+
+The phases of an all_reduce stay in one node, so that chunks of the second follow those of the first. No node moves more
+than `MOST_BYTES` a rank. Sums must be of an element type that the near-memory unit knows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...collectives import ALGORITHMS as KINDS
+from ...errors import ConfigError
+from ...units import ELEMENT_BYTES
+from ..call import even
+from ..ir import Module, Node, Target
+
+MOST_BYTES = 1 << 30
+"""Bytes of one node's buffer, or of one row of its matrix; larger ones are split."""
+_PHASES = {"all_reduce": ("reduce_scatter", "all_gather")}
+
+
+def legalise(module: Module) -> Module:
+    """Decides ``phases``, ``area``, ``first`` and ``whole``; raises `ConfigError` for what no engine can run."""
+    nodes: list[Node] = []
+    for node in module.nodes:
+        _check(node, module.target)
+        phases = _PHASES.get(node.kind, (node.kind,))
+        whole = node.count if node.matrix is None else node.matrix
+        nodes += _split(node.but(phases=phases, area=node.id, whole=whole), module.target.ranks)
+    return module.but(nodes=tuple(_renamed(nodes)))
+
+
+def _check(node: Node, target: Target) -> None:
+    assert target.hardware.unit is not None
+    if node.kind not in KINDS:
+        raise ConfigError.unknown("kind", node.kind, KINDS)
+    if node.dtype not in ELEMENT_BYTES:
+        raise ConfigError.unknown("dtype", node.dtype, ELEMENT_BYTES)
+    if node.op != "sum":
+        raise ConfigError.unknown("op", node.op, ["sum"])
+    known = target.hardware.unit.dtypes.value
+    if node.kind in ("all_reduce", "reduce_scatter") and node.dtype not in known:
+        allowed = f"the units of {target.hardware.name or 'this hardware'} sum " + ", ".join(known)
+        raise ConfigError.of("dtype", node.dtype, allowed)
+    members = node.members(target.ranks)
+    if (
+        len(members) < 2
+        or len(np.unique(members)) < len(members)
+        or not 0 <= members.min() <= members.max() < target.ranks
+    ):
+        raise ConfigError.of("group", node.group, f"must be at least 2 different ranks of {target.ranks}")
+    if node.matrix is not None and node.matrix.shape != (len(members), len(members)):
+        raise ConfigError.of(
+            "matrix", node.matrix.shape, f"must have a row and a column for each of {len(members)} ranks"
+        )
+    if node.matrix is None and node.count < 1:
+        raise ConfigError.of("count", node.count, "must be at least 1")
+
+
+def _split(node: Node, ranks: int) -> list[Node]:
+    n = len(node.members(ranks))
+    if node.matrix is not None:
+        row = int(max(node.matrix.sum(axis=1).max(), node.matrix.sum(axis=0).max())) * node.element_bytes
+    else:
+        row = node.count * node.element_bytes * (1 if node.kind == "all_reduce" else n)
+    many = -(-row // MOST_BYTES)
+    if many <= 1:
+        return [node]
+    if node.matrix is None:
+        start, count = even(node.count, many)
+        cut = [node.but(first=int(s), count=int(k)) for s, k in zip(start, count, strict=True)]
+    else:
+        whole, rest = node.matrix // many, node.matrix % many
+        cut = [node.but(first=k * whole + np.minimum(k, rest), matrix=whole + (k < rest)) for k in range(many)]
+    return [part.but(id=f"{node.id}.{k}") for k, part in enumerate(cut)]
+
+
+def _renamed(nodes: list[Node]) -> list[Node]:
+    """Who depended on a split node depends on its parts; what it waits for and sets is for the first and last."""
+    parts: dict[str, list[str]] = {}
+    for node in nodes:
+        parts.setdefault(node.area, []).append(node.id)
+    out = []
+    for node in nodes:
+        own = parts[node.area]
+        deps = tuple(part for dep in node.deps for part in parts.get(dep, [dep]))
+        done = node.done if node.id == own[-1] else None
+        later = tuple(own[: own.index(node.id)]) if done and len(own) > 1 else ()
+        out.append(node.but(deps=deps + later, done=done))
+    return out

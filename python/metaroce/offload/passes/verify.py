@@ -1,0 +1,38 @@
+"""Limits of the hardware, then the proof of the program."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...collectives import Array, Op
+from ...errors import ProgramError
+from ..ir import Module
+from ..proof import prove
+
+
+def verify(module: Module) -> Module:
+    """Raises `ProgramError` for a program that does not do what it should, or does not fit."""
+    program, hardware = module.program, module.target.hardware
+    assert program is not None and hardware.engines is not None
+    start, engine = program.extra["subgraph_start"].astype(np.int64), program.extra["subgraph_engine"]
+    rank = program.rank[start[:-1]].astype(np.int64)
+    context = _most(rank * (engine.max(initial=0) + 1) + engine, np.diff(start)) * hardware.engines.record.value
+    limit = hardware.engines.context.value
+    if context > limit:
+        raise ProgramError(
+            f"an engine's entries take {context} bytes of {limit} bytes of context memory: larger chunks"
+        )
+    transfers = np.isin(program.op, (Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM))
+    outstanding = _most(program.rank[transfers], np.ones(int(transfers.sum()), np.int64))
+    receives = _most(program.rank[program.op == Op.RECV], np.ones(int((program.op == Op.RECV).sum()), np.int64))
+    allowed = hardware.network.outstanding.value * sum(module.target.nics)
+    if receives >= allowed:
+        raise ProgramError(f"a rank has {receives} receives, of {allowed} outstanding requests")
+    prove(program)
+    return module.but(notes=module.notes | {"context_bytes": context, "transfers": outstanding, "outstanding": allowed})
+
+
+def _most(key: Array, weight: Array) -> int:
+    if not len(key):
+        return 0
+    return int(np.bincount(np.unique(key, return_inverse=True)[1], weight).max())
