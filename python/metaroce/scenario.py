@@ -44,8 +44,8 @@ class Scenario(Config):
     ``threads`` share this one run, with the same result: planes are divided among them. It pays on fabrics with events
     enough in the least delay of a link, and on cores that nothing else needs: seeds or cells at once (`run_many`) gain
     more. Where it cannot give the same bytes or would not pay, it is refused: ``check`` or other payload, more than one
-    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP,
-    message engines, more threads than planes or cores.
+    iteration, ``record_paths``, explicit queues (or PFC), a class for control packets, a balance other than ECMP, more
+    threads than planes or cores.
     """
 
     topology: Annotated[Topology, BeforeValidator(_topology)] = Field(default_factory=_default_topology)
