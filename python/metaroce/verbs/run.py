@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,6 @@ _OPEN, _UNSIGNALED = 7, 8
 _NO_KEY = 2**32 - 1
 _ALIGN = 64
 _REMOTE = {Access.REMOTE_WRITE: 1, Access.REMOTE_READ: 2, Access.REMOTE_ATOMIC: 4}
-
-
-@dataclass(frozen=True, eq=False)
-class VerbsProgram(Program):
-    """A program with the columns that only verbs have."""
-
-    extra: dict[str, Array] = field(default_factory=dict)
-
-    def columns(self) -> dict[str, Array]:
-        """All columns."""
-        return super().columns() | self.extra
 
 
 def run(context: Context) -> Result:
@@ -108,7 +97,7 @@ def _layout(devices: list[Device]) -> dict[MR, tuple[int, int]]:
     return places
 
 
-def _compile(devices: list[Device], places: dict[MR, tuple[int, int]]) -> tuple[VerbsProgram, list[Posted | None]]:
+def _compile(devices: list[Device], places: dict[MR, tuple[int, int]]) -> tuple[Program, list[Posted | None]]:
     ranks = {device: rank for rank, device in enumerate(devices)}
     rows: list[tuple[int, ...]] = []
     owners: list[Posted | None] = []
@@ -137,7 +126,7 @@ def _compile(devices: list[Device], places: dict[MR, tuple[int, int]]) -> tuple[
     typed = {name: columns[name].astype(kind) for name, kind in _COLUMNS.items()}
     nothing = Ranges.of([], [], [], [], [])
     total = int(typed["bytes"].sum())
-    program = VerbsProgram(
+    program = Program(
         dtype="int8",
         memory_bytes=max([1, *(at + mr.length for mr, (_, at) in places.items())]),
         rank_start=np.array(rank_start, np.uint32),

@@ -81,7 +81,7 @@ impl Simulation {
             None => endpoint.post_receive(connection, ReceiveRequest { wr_id: id, stream, local, len }),
         };
         match posted {
-            Ok(()) => self.devices.note_post(host),
+            Ok(()) => {}
             Err(PostError::Failed(_)) => self.end(now, id, WqeResult::failed(CompletionStatus::Flushed)),
             Err(_) => self.finish(now, Ending::Stalled),
         }

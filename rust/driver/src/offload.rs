@@ -90,8 +90,6 @@ pub(crate) struct Devices {
     at: Vec<Time>,
     /// Those that may have done something.
     busy: Vec<u32>,
-    /// Hosts that got work requests, or receives, and have not been settled.
-    posted: Vec<u32>,
     /// Entries that are not complete.
     left: usize,
 }
@@ -123,20 +121,6 @@ impl Devices {
     #[inline]
     pub(crate) const fn run_it(&self) -> bool {
         !self.ranks.is_empty()
-    }
-
-    /// `host` got something to do.
-    #[inline]
-    pub(crate) fn note_post(&mut self, host: usize) {
-        if self.run_it() && self.posted.last() != Some(&(host as u32)) {
-            self.posted.push(host as u32);
-        }
-    }
-
-    /// A host that got something to do and has not been settled since.
-    #[inline]
-    pub(crate) fn next_posted(&mut self) -> Option<usize> {
-        self.posted.pop().map(|host| host as usize)
     }
 
     /// Entry `wqe` of `rank`, which the transport has carried out if `is_transfer`, is complete. Answers what is left.
@@ -200,17 +184,17 @@ impl Simulation {
         devices.at.fill(Time::NEVER);
     }
 
-    /// The timer of the device of `rank`.
-    pub(crate) fn device_timeout(&mut self, now: Time, rank: usize) {
-        // Only the latest arming counts.
+    /// The timer of the device of `rank` is due. Answers whether it was the one that counts: then hosts of the rank may
+    /// have got something to do.
+    pub(crate) fn device_timeout(&mut self, now: Time, rank: usize) -> bool {
         if self.devices.at[rank] != now {
-            return;
+            return false;
         }
         self.devices.at[rank] = Time::NEVER;
         self.devices.ranks[rank].handle_timeout(now);
         self.devices.busy.push(rank as u32);
         self.run_devices(now);
-        self.settle_posted(now);
+        true
     }
 
     /// Carries out what devices have done.

@@ -177,7 +177,6 @@ impl Simulation {
             self.queue.push(at, event::other(Kind::Fault, index as u32));
         }
         self.begin_iteration(Time::ZERO);
-        self.settle_posted(Time::ZERO);
         self.pause = self.next_pause();
     }
 
@@ -336,7 +335,9 @@ impl Simulation {
                 self.fabric.reroute();
                 self.reconsider();
             }
-            Kind::Device => self.device_timeout(now, index),
+            Kind::Device if self.device_timeout(now, index) => {
+                self.settle(now, self.hosts_of_ranks[index] as usize);
+            }
             _ => {}
         }
     }
@@ -380,20 +381,6 @@ impl Simulation {
     /// Restores the invariant of this module for one host, and for the other one of its rank.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time, host: usize) {
-        self.settle_host(now, host);
-        self.settle_posted(now);
-    }
-
-    /// The same for hosts that devices have given something to do.
-    #[inline]
-    pub(crate) fn settle_posted(&mut self, now: Time) {
-        while let Some(host) = self.devices.next_posted() {
-            self.settle_host(now, host);
-        }
-    }
-
-    #[inline]
-    fn settle_host(&mut self, now: Time, host: usize) {
         self.take_completions(now, host);
         if !self.other_hosts.is_empty() {
             self.settle_other(now, host);

@@ -302,3 +302,40 @@ fn what_cannot_be_is_refused_in_one_line() {
         }
     }
 }
+
+#[path = "../../engine/tests/common/mod.rs"]
+mod engines;
+
+#[test]
+fn message_engines_post_at_both_hosts_of_a_rank() {
+    let (ranks, per_rank, elements) = (u64::from(RANKS), 3, 20_000);
+    let job = engines::ring(ranks, per_rank, elements, true);
+    let count = per_rank * elements;
+    for kind in TRANSPORTS {
+        let mut spec = spec(kind);
+        spec["offload"] = json!({
+            "issue_ps": vec![250_000; 3], "start_ps": vec![1_100_000; 3], "post_ps": vec![0; 3], "direct": vec![false; 3],
+            "event_ps": 3_600_000, "dispatch_ps": 2_900_000, "unit_bps": 1_864_000_000_000u64,
+            "units_bps": 22_400_000_000_000u64, "outstanding": 24_576, "words": 4, "copies_sends": false,
+        });
+        spec["payload"] = json!({"dtype": "float32"});
+        spec["memory_bytes"] = json!((ranks + 2) * count * engines::ELEMENT);
+        let parsed = metaroce_driver::Spec::parse(&spec.to_string()).expect("a spec");
+        let data = metaroce_driver::Data {
+            program: job.columns(),
+            fills: (0..RANKS).map(|rank| Fill { rank, offset: 0, count: ranks * count, index: 0 }).collect(),
+            expects: (0..RANKS)
+                .map(|rank| {
+                    let index = u64::from(rank) * count;
+                    let from = metaroce_engine::pattern::ALL_RANKS;
+                    Expect { rank, offset: index * engines::ELEMENT, count, from, index }
+                })
+                .collect(),
+            memory: None,
+            regions: Vec::new(),
+            denied: Vec::new(),
+        };
+        let outcome = metaroce_driver::simulate(&parsed, data, &mut || false).expect("a run");
+        assert_eq!((outcome.status, outcome.check), (Status::Done, Some((0, ranks * count))), "{kind}");
+    }
+}

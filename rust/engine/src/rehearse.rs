@@ -35,6 +35,8 @@ pub struct Rehearsal {
     pattern: Pattern,
     fills: Vec<Fill>,
     expects: Vec<Expect>,
+    /// Of all runs: short ones are to be interrupted as well.
+    events: u64,
 }
 
 /// Random times of a rehearsal.
@@ -141,7 +143,7 @@ impl Rehearsal {
         let memory = Memory::new(program.ranks(), payload.memory, payload.dtype)?;
         let pattern = Pattern::new(payload.dtype, program.ranks() as u32);
         let Payload { fills, expects, .. } = payload;
-        Ok(Rehearsal { plan, flow_of, flows, delays, memory, pattern, fills, expects })
+        Ok(Rehearsal { plan, flow_of, flows, delays, memory, pattern, fills, expects, events: 0 })
     }
 
     /// Runs once with the delays of `seed`; `None` if `interrupted` says so.
@@ -152,10 +154,9 @@ impl Rehearsal {
         self.pattern.fill(&mut self.memory, &self.fills);
         let mut run = Run::new(self, seed);
         run.begin();
-        let mut events = 0u64;
         while run.failed.is_none() && run.step() {
-            events += 1;
-            if events.is_multiple_of(BETWEEN_SIGNALS) && interrupted() {
+            run.of.events += 1;
+            if run.of.events.is_multiple_of(BETWEEN_SIGNALS) && interrupted() {
                 return None;
             }
         }

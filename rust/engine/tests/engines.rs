@@ -93,8 +93,7 @@ proptest! {
             let begun = trace.issued[i] - issue;
             prop_assert!(i == first || trace.issued[i - 1] <= begun, "entry {i} issues in order");
             prop_assert!(ended(i) >= trace.issued[i]);
-            for before in first..i {
-                let (earlier, ..) = all[before];
+            for (before, (earlier, ..)) in all.iter().enumerate().take(i).skip(first) {
                 let is_sent = matches!(earlier.op, SEND | WRITE);
                 let must = entry.flow & SYNC != 0
                     || entry.flow & RX_SYNC != 0 && earlier.op == RECV

@@ -181,3 +181,12 @@ fn writes_land_and_tell_whoever_waits() {
         assert!(is_exact(&verdict), "seed {seed}: {verdict:?}");
     }
 }
+
+#[test]
+fn many_short_rehearsals_can_be_interrupted() {
+    let plan = Job::one(&[subgraph(0, &[noop()])]).plan(&real(1)).expect("a program");
+    let payload = Payload { dtype: Dtype::Int8, memory: 1, fills: Vec::new(), expects: Vec::new() };
+    let mut rehearsal = Rehearsal::new(plan, payload, delays(0, 0)).expect("memory");
+    let ended = (0..1 << 15).map(|seed| rehearsal.run(seed, &mut || true)).take_while(Option::is_some).count();
+    assert!(ended < 1 << 14, "{ended}");
+}
