@@ -87,7 +87,9 @@ def test_nothing_comes_too_early_where_every_receive_is_announced(algorithm):
     rnr = {}
     for ready in ("never", "every"):
         options = OffloadOptions(algorithm=algorithm, ready=ready, engines=2, chunk=512, slots=2)
-        found = rehearse(compile(node("all_reduce", 8, count=2000), [0] * 4 + [1] * 4, options=options).program(), range(9))
+        found = rehearse(
+            compile(node("all_reduce", 8, count=2000), [0] * 4 + [1] * 4, options=options).program(), range(9)
+        )
         assert found.exact
         rnr[ready] = int(found.rnr.sum())
     assert rnr["every"] == 0
@@ -142,7 +144,9 @@ def test_no_other_algorithm_is_estimated_to_be_quicker():
         times = {}
         for name in ("auto", "ring", "direct", "recursive"):
             options = OffloadOptions(algorithm=name)
-            times[name] = compile(node("all_reduce", 16, size), [0] * 16, options=options, verified=False).costs[-1].after_us
+            times[name] = (
+                compile(node("all_reduce", 16, size), [0] * 16, options=options, verified=False).costs[-1].after_us
+            )
         assert times["auto"] <= min(times.values()) + 1e-9, (size, times)
 
 

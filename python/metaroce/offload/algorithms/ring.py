@@ -37,7 +37,8 @@ def _ready(c: Call) -> Array:
     rank, lane = np.ogrid[: c.n, : c.lanes]
     common = {"rank": c.ranks[rank], "lane": c.lane0 + lane, "stream": c.all_lanes + c.lane0 + lane, "always": 1}
     heard = c.table.add(Op.RECV, time=EARLIEST - 1, peer=c.ranks[(rank + 1) % c.n], **common)
-    c.table.add(Op.WRITE_IMM, time=EARLIEST + 1, peer=c.ranks[(rank - 1) % c.n], **common)
+    # Behind the receives that it speaks of, before the first send.
+    c.table.add(Op.WRITE_IMM, time=-c.node.flight, turn=3, peer=c.ranks[(rank - 1) % c.n], **common)
     return heard[:, :, None]
 
 
