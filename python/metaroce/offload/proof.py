@@ -248,12 +248,15 @@ def _graph(p: Program, partner: Array, edges: Edges) -> tuple[Array, Array]:
     by = np.argsort(key, kind="stable")
     receives, key = receives[by], key[by]
     later = np.flatnonzero(key[1:] == key[:-1]) + 1
+    units = np.flatnonzero(np.isin(p.op, (Op.COPY, Op.SUM)))
+    next_one = np.flatnonzero(same[units[1:]] == same[units[:-1]]) + 1
     pairs = (
         (entry * 2, entry * 2 + 1),
         (follows * 2 - 2, follows * 2),
         (edges.on * 2 + 1, edges.to * 2),
         (partner[receives] * 2 + 1, receives * 2 + 1),
         (receives[later - 1] * 2 + 1, receives[later] * 2 + 1),
+        (units[next_one - 1] * 2 + 1, units[next_one] * 2 + 1),
     )
     return np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])
 

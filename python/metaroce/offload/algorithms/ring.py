@@ -53,7 +53,15 @@ def _reduce(c: Call, ready: Array) -> Array:
     # Out of place the last receive goes where it stays, and the input is added to it.
     stays = (step == n - 2) & (not c.node.inplace)
     acc, final = c.blocks_at + offset[come, q], c.own_out[rank] + offset[come, q]
-    recv = c.table.add(Op.RECV, peer=c.ranks[(rank - 1) % n], local=final, bytes=size[come, q], staged=~stays, **common)
+    recv = c.table.add(
+        Op.RECV,
+        peer=c.ranks[(rank - 1) % n],
+        local=final,
+        bytes=size[come, q],
+        staged=~stays,
+        early=c.node.slots - 1,
+        **common,
+    )
     add = c.table.add(Op.SUM, local=np.where(stays, final, acc), remote=acc, bytes=size[come, q], after=recv, **common)
     after = np.concatenate((np.broadcast_to(ready[:, :, None], (n, c.lanes, 1, chunks)), add[:, :, :-1]), axis=2)
     c.table.add(

@@ -35,10 +35,13 @@ def verify(module: Module) -> Module:
 
 
 def _announced(module: Module) -> Literal["never", "first", "every"]:
-    """What the compiler promises of all messages: only rings announce just their first receives."""
+    """What the compiler promises of all messages: rings announce their first receives, unless pieces are empty."""
     ready = module.target.options.ready
-    rings = all(node.algorithm == "ring" for node in module.nodes)
-    return ready if ready != "first" or rings else "never"
+    full = all(
+        node.algorithm == "ring" and node.count >= node.lanes * node.chunks * len(node.members(module.target.ranks))
+        for node in module.nodes
+    )
+    return ready if ready != "first" or full else "never"
 
 
 def _most(key: Array, weight: Array) -> int:
