@@ -95,7 +95,7 @@ def test_rates_and_sizes_that_are_none_are_refused():
 
 
 def test_memory_bound_kernels_lose_what_half_a_percent_does_not_speak_of():
-    """offload.md 0.5: 4 to 36 % on MTIA beside 200 GB/s to 1 TB/s."""
+    """docs/offload.md: 4 to 36 % on MTIA beside 200 GB/s to 1 TB/s."""
     device = presets.device("mtia300")
     lookup = streaming("lookup", 10e9, device, efficiency=0.8)
     least = isolation.beside("alltoall", presets.engines(), device, lookup, (16, 16)).loss

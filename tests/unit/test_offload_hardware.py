@@ -71,7 +71,7 @@ def test_a_bad_file_is_refused_in_one_line(change, field, said):
 
 
 def test_unknown_names_and_files_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="allowed: a path to a .toml file, or .*mtia300"):
+    with pytest.raises(ConfigError, match=r"allowed: a path to a \.toml file, or .*mtia300"):
         hardware.load("mtia9")
     with pytest.raises(ConfigError, match="cannot be read"):
         hardware.load(tmp_path / "none.toml")

@@ -90,7 +90,7 @@ def test_a_ring_reduce_scatter_costs_one_and_four_times_what_misses_the_chip(ran
 
 @pytest.mark.parametrize("share", [0.0, 0.6, 1.0])
 def test_sums_kept_in_the_input_are_written_to_memory_each(share):
-    """The ring of offload.md 4.5: one write a chunk more than with sums in the slots, and its SEND finds it on chip."""
+    """The worked ring of four: one write a chunk more than with sums in the slots, and its SEND finds it on chip."""
 
     def entries(rank: int):
         yield Op.SEND, (rank - 1) % 16 * CHUNK, 0, CHUNK

@@ -100,7 +100,7 @@ def test_the_configuration_is_the_published_one():
 
 
 def test_communication_alone_is_that_of_the_reference_script():
-    """offload.md 3.1; its MTIA AllReduce (2.1 ms) counts one fixed cost where this counts one for each of 8 buckets."""
+    """A script of the same equations; its MTIA AllReduce (2.1 ms) counts one fixed cost where this counts one for each of 8 buckets."""
     gpu, own = (step.communication_us(step.DLRM_150B, presets.cluster(name, 40)) for name in ("h100", "mtia300"))
     expected = {"alltoall": (42.6, 11.7), "all_reduce": (4.8, 2.1 + 7 * 0.045), "all_gather": (6.2, 2.7)}
     for kind, (one, other) in expected.items():
@@ -199,7 +199,7 @@ def test_m5_the_parts_multiply_to_the_ratio_and_links_are_most_of_it():
 
 
 def test_m5_offload_alone_on_an_identical_fabric_is_small_until_kernels_stretch_the_gpus_transfers():
-    """offload.md 3.3: 1.08, and 1.24 to 1.4 with a stretch of 1.15 to 1.3."""
+    """A script of the same equations: 1.08, and 1.24 to 1.4 with a stretch of 1.15 to 1.3."""
     both = ratio.sides()
     alone, some, much = (
         ratio.decompose(both=replace(both, gpu=replace(both.gpu, stretch=by))).identical for by in (1.0, 1.15, 1.3)
@@ -220,7 +220,7 @@ DEFINITIONS = {"A": 3.25, "B": 2.31, "C1": 1.96, "C2": 1.34, "C3": 1.08, "D": 0.
 
 
 def test_m5_other_definitions_of_equivalent():
-    """offload.md 3.3; D differs most, by the fixed costs of more AllReduce calls, which count most where all is fast."""
+    """The same script; D differs most, by the fixed costs of more AllReduce calls, which count most where all is fast."""
     for name, value in ratio.definitions().items():
         assert value == pytest.approx(DEFINITIONS[name.split()[0]], rel=0.10), name
 

@@ -127,6 +127,12 @@ class PerfOptions:
             help="Threads that share each run, with the same results; with -c 0 and one iteration, on free cores."
         ),
     ] = 1
+    engine: Annotated[
+        str | None,
+        Parameter(
+            group=_SCENARIO, help="Message engines of this accelerator (a name or TOML file) run the collective."
+        ),
+    ] = None
     json: Annotated[str | None, Parameter(name=["--json", "-J"], help="Also write the results to this file.")] = None
     telemetry: Annotated[
         str | None,

@@ -188,6 +188,7 @@ class _Sweep:
             "iterations": self.perf.iters,
             "warmup": self.perf.warmup_iters,
             "threads": self.perf.threads,
+            **({"engine": self.perf.engine} if self.perf.engine else {}),
             **({"check_memory": self.scenario.check_memory} if self.scenario.check_memory else {}),
         }
 
@@ -225,6 +226,7 @@ class _Sweep:
                 f"transport {self.transport.transport}, placement {first.placed}, seed {first.seed}",
                 f"loss {self.transport.loss}: {loss_definition(self.scenario.loss_options())}",
                 *(f"fault {text}" for text in self.transport.fault),
+                *([f"engine {self.perf.engine}"] if self.perf.engine else []),
                 *([f"fidelity flow: {NOTE}"] if self.transport.fidelity == "flow" else []),
             ],
         )

@@ -13,12 +13,12 @@ move is one cell is told by the order of its cells, and what was proved is remem
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..collectives import Array, Op, Program, verify
-from ..collectives.order import Order, distinct, expand, levels, reaches
+from ..collectives.order import Order, distinct, expand, levels, order, reaches
 from ..collectives.program import counts
 from ..collectives.race import Issue
 from ..errors import ProgramError
@@ -40,8 +40,12 @@ class Edges(NamedTuple):
 KINDS = ("wqe_sync", "fence", "sync", "rx_sync", "tx_sync", "wait")
 
 
-def prove(program: Program) -> None:
-    """Raise `ProgramError` naming what is wrong and where; return when the program does what it expects."""
+def prove(program: Program, announced: Literal["never", "first", "every"] = "never") -> None:
+    """Raise `ProgramError` naming what is wrong and where; return when the program does what it expects.
+
+    ``announced``: whether the first message of each stream, or every message with bytes, is to be sent only when its
+    receive is known to be posted.
+    """
     _check(program)
     partner = _pairs(program)
     edges = waits(program)
@@ -56,11 +60,13 @@ def prove(program: Program) -> None:
         entries = np.flatnonzero(part_of == part)
         one, issue = _expanded(program, entries, partner, edges, uses.of(part_of == part))
         one = canonical(one, np.repeat(_subgraph(program)[entries], 2)) or one
-        key = digest(one, issue)
+        key = digest(one, issue) + announced.encode()
         if key in _proved:
             continue
         try:
             verify(one, issue)
+            if announced != "never":
+                _check_announced(one, program.bytes[entries] > 0, announced == "first")
         except ProgramError as error:
             raise ProgramError(f"{_plain(str(error))} ({_where(program, entries)})") from None
         _proved.add(key)
@@ -108,10 +114,26 @@ def waits(p: Program) -> Edges:
 
 
 def implied(p: Program, to: Array, on: Array) -> Array:
-    """Whether each execution of ``on`` is over when ``to`` of the same subgraph issues, by what else is stated."""
-    edge_from, edge_to = _graph(p, _pairs(p), waits(p))
+    """Whether each execution of ``on`` is over when ``to`` of the same subgraph issues, by what else is stated.
+
+    For a receive it is enough that it is over when its message is sent.
+    """
+    partner = _pairs(p)
+    edge_from, edge_to = _graph(p, partner, waits(p))
     when = Order(*(np.zeros(0, np.int64),) * 3, edge_from, edge_to, levels(2 * len(p.op), edge_from, edge_to))
-    return reaches(when, 2 * on + 1, 2 * to)
+    sent = np.where(p.op[to] == Op.RECV, partner[to], to)
+    return reaches(when, 2 * on + 1, 2 * to) | reaches(when, 2 * on + 1, 2 * sent)
+
+
+def _check_announced(one: Program, has_bytes: Array, first: bool) -> None:
+    """Of an expanded part: the issue of each RECV comes before that of its SEND."""
+    when = order(one, in_order=True)
+    wanted = has_bytes[when.send // 2] & ((when.place == 0) | (not first))
+    send, recv = when.send[wanted], when.recv[wanted]
+    late = ~reaches(when, recv - 1, send - 1)
+    if late.any():
+        rank, peer = (int(column[send[late]][0]) for column in (one.rank, one.peer))
+        raise ProgramError(f"a message of rank {rank} to {peer} may come before its receive is posted")
 
 
 def _subgraph(p: Program) -> Array:
@@ -222,8 +244,21 @@ def _graph(p: Program, partner: Array, edges: Edges) -> tuple[Array, Array]:
     entry, same = np.arange(len(p.op)), _subgraph(p)
     follows = np.flatnonzero(same[1:] == same[:-1]) + 1
     receives = np.flatnonzero(p.op == Op.RECV)
-    edge_from = np.concatenate((entry * 2, follows * 2 - 2, edges.on * 2 + 1, partner[receives] * 2 + 1))
-    return edge_from, np.concatenate((entry * 2 + 1, follows * 2, edges.to * 2, receives * 2 + 1))
+    key = (p.rank[receives].astype(np.int64) * p.ranks + p.peer[receives]) << 16 | p.stream[receives]
+    by = np.argsort(key, kind="stable")
+    receives, key = receives[by], key[by]
+    later = np.flatnonzero(key[1:] == key[:-1]) + 1
+    units = np.flatnonzero(np.isin(p.op, (Op.COPY, Op.SUM)))
+    next_one = np.flatnonzero(same[units[1:]] == same[units[:-1]]) + 1
+    pairs = (
+        (entry * 2, entry * 2 + 1),
+        (follows * 2 - 2, follows * 2),
+        (edges.on * 2 + 1, edges.to * 2),
+        (partner[receives] * 2 + 1, receives * 2 + 1),
+        (receives[later - 1] * 2 + 1, receives[later] * 2 + 1),
+        (units[next_one - 1] * 2 + 1, units[next_one] * 2 + 1),
+    )
+    return np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])
 
 
 def _parts(p: Program, partner: Array) -> Array:

@@ -37,7 +37,8 @@ def _ready(c: Call) -> Array:
     rank, lane = np.ogrid[: c.n, : c.lanes]
     common = {"rank": c.ranks[rank], "lane": c.lane0 + lane, "stream": c.all_lanes + c.lane0 + lane, "always": 1}
     heard = c.table.add(Op.RECV, time=EARLIEST - 1, peer=c.ranks[(rank + 1) % c.n], **common)
-    c.table.add(Op.WRITE_IMM, time=EARLIEST + 1, peer=c.ranks[(rank - 1) % c.n], **common)
+    # Behind the receives that it speaks of, before the first send.
+    c.table.add(Op.WRITE_IMM, time=-c.node.flight, turn=3, peer=c.ranks[(rank - 1) % c.n], **common)
     return heard[:, :, None]
 
 
@@ -52,7 +53,15 @@ def _reduce(c: Call, ready: Array) -> Array:
     # Out of place the last receive goes where it stays, and the input is added to it.
     stays = (step == n - 2) & (not c.node.inplace)
     acc, final = c.blocks_at + offset[come, q], c.own_out[rank] + offset[come, q]
-    recv = c.table.add(Op.RECV, peer=c.ranks[(rank - 1) % n], local=final, bytes=size[come, q], staged=~stays, **common)
+    recv = c.table.add(
+        Op.RECV,
+        peer=c.ranks[(rank - 1) % n],
+        local=final,
+        bytes=size[come, q],
+        staged=~stays,
+        early=c.node.slots - 1,
+        **common,
+    )
     add = c.table.add(Op.SUM, local=np.where(stays, final, acc), remote=acc, bytes=size[come, q], after=recv, **common)
     after = np.concatenate((np.broadcast_to(ready[:, :, None], (n, c.lanes, 1, chunks)), add[:, :, :-1]), axis=2)
     c.table.add(

@@ -1,6 +1,6 @@
 """The band of a ratio over what nobody published: Monte Carlo with seeded draws, percentiles, rank correlations.
 
-Ranges are those of offload.md 3.1; all are *ours* but for the ends that a source gives. Draws come from
+Ranges are those of docs/offload.md; all are *ours* but for the ends that a source gives. Draws come from
 `metaroce.engine.draws`, so a seed gives the same band for ever.
 """
 

@@ -1,4 +1,4 @@
-"""Closed-form collective times (offload.md 2.2) behind one interface, itemised; here for message engines.
+"""Closed-form collective times (docs/offload.md) behind one interface, itemised; here for message engines.
 
 A rank has a scale-up link to its domain ("rack") and a scale-out link to the others. ``bytes_in`` counts what arrives
 at a rank: of an AllToAll with the rank's own part (V), of an AllReduce 2(N-1)/N of the vector, of an AllGather (N-1)/N

@@ -23,7 +23,7 @@ class Device:
     """What kernels run on: ``units`` compute units, peaks by element type, memory and the share of it achieved.
 
     ``exposed`` is sigma, the share of a compute-bound kernel's run time that waits for memory (0.001 to 0.02, *ours*;
-    0 for SMs, whose many warps hide it, offload.md 2.4).
+    0 for SMs, whose many warps hide it, docs/offload.md).
     """
 
     name: str

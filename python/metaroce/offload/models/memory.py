@@ -47,7 +47,7 @@ def absorbed(partition_bytes: float, footprint_bytes: float) -> float:
 
 
 def amplification(kind: str, share: float) -> float:
-    """HBM bytes a byte received of a long pipelined collective, from h = ``share`` (offload.md 2.3).
+    """HBM bytes a byte received of a long pipelined collective, from h = ``share`` (docs/offload.md).
 
     ReduceScatter reads its input (1) and stages: arrival, its reading, the partial sum, its sending. AllGather writes
     its output (1) and sends it on. AllToAll reads and writes. AllReduce is half of each of the first two.
@@ -227,7 +227,7 @@ def round_robin(rings: Sequence[Ring], gbs: float) -> dict[str, float]:
     """When each ring of one engine of ``gbs`` is empty, us: one packet of each ring in turn.
 
     So a ring's share of the engine is in proportion to its packet size: smaller packets are a lower priority
-    (Trainium's rule, offload.md 1.6).
+    (Trainium's rule, docs/offload.md).
     """
     for ring in rings:
         if ring.packet <= 0 or ring.bytes < 0:

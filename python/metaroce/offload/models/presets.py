@@ -17,7 +17,7 @@ from .kernels import Device
 from .step import Cluster
 
 STEP_US = 45.0
-"""Fixed cost of a collective on message engines as a training step sees it, us (10 to 100, *ours*: offload.md 2.1)."""
+"""Fixed cost of a collective on message engines as a training step sees it, us (10 to 100, *ours*: docs/offload.md)."""
 EXPOSED = 0.005
 """sigma: share of a compute-bound kernel's time on PEs that waits for memory (0.001 to 0.02, *ours*)."""
 EMBEDDING = (2.0, 2.1)

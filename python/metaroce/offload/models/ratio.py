@@ -2,7 +2,7 @@
 
 A ratio is never one number here. `decompose` swaps one cause after another from the GPU cluster to the engines', so
 that the factors multiply to the ratio, and gives each swap alone beside it; `definitions` asks the other questions that
-"equivalent cluster" may mean (offload.md 3.3).
+"equivalent cluster" may mean (docs/offload.md).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def decompose(model: Dlrm = DLRM_150B, both: Sides | None = None) -> Decompositi
 
 
 def definitions(model: Dlrm = DLRM_150B) -> dict[str, float]:
-    """Ratios for other meanings of "equivalent" (offload.md 3.3), 40 MTIA 300 on the engines' side of each."""
+    """Ratios for other meanings of "equivalent" (docs/offload.md), 40 MTIA 300 on the engines' side of each."""
     both = sides()
     engines_us = total_us(model, both.engine, both.engine_domains)
     power = int(40 * 1.5 / (6.5 / 8) / 8) * 8  # whole hosts of 6.5 kW for 60 kW

@@ -1,4 +1,4 @@
-"""Rows 1 to 4 and 10 to 13 of offload.md 5: rates and latencies of MTIA 300, H100, Gaudi 3, ACE; Trainium's DMA rule.
+"""Rows 1, 4 and 10 to 13 of docs/offload.md: rates and latencies of MTIA 300, H100, Gaudi 3, ACE; Trainium's DMAs.
 
 Each row says whether its published figure was put in or comes out.
 """
@@ -72,18 +72,18 @@ def mtia300() -> list[Row]:
 
 
 ACE_GBS = 128.0
-"""Network rate of ACE's NPU that its memory sustains, the same with and without the engine (offload.md 1.6: 450 GB/s
+"""Network rate of ACE's NPU that its memory sustains, the same with and without the engine (docs/offload.md: 450 GB/s
 of memory for the baseline and 128 with ACE give the same rate)."""
 ACE_SMS = 6
-"""SMs that the baseline's collectives hold, of 80 (offload.md 1.6)."""
+"""SMs that the baseline's collectives hold, of 80 (docs/offload.md)."""
 ACE_DLRM = Dlrm(
     tables=64, dimension=64, pooling=28, batch=512, flop=1e9, dense_bytes=100e6, gathered_bytes=0.0, calls=3
 )
-"""A DLRM of that time, 64 NPUs (*ours*: offload.md has no figures of the paper's)."""
+"""A DLRM of that time, 64 NPUs (*ours*: the abstract has no figures of it)."""
 
 
 def ace_device() -> Device:
-    """120 TFLOP/s, 80 SMs, 900 GB/s of memory, 4 MB of SRAM (ISCA'21, as remembered: offload.md 1.6)."""
+    """120 TFLOP/s, 80 SMs, 900 GB/s of memory, 4 MB of SRAM (ISCA'21, as remembered: docs/offload.md)."""
     return Device(
         name="ace",
         units=80,

@@ -22,7 +22,7 @@ class Dlrm:
     Parameters
     ----------
     tables, dimension, rows, pooling
-        600 tables of 1.93 M rows of 128: 148.5 B parameters (offload.md 2.5, *ours*; the paper: ~150 B, 99 % sparse).
+        600 tables of 1.93 M rows of 128: 148.5 B parameters (docs/offload.md, *ours*; the paper: ~150 B, 99 % sparse).
     batch
         Samples of a rank: 6,144 on 40, 10,240 on 24 (paper).
     exchange_bytes, index_bytes
@@ -33,7 +33,7 @@ class Dlrm:
     dense_bytes, gathered_bytes
         Vector of the AllReduce and result of the AllGather: 1.6 GB and 2.1 GB arrive at each of 40 ranks (paper).
     calls, buckets, gathers
-        AllToAllv calls (paper), AllReduce buckets (offload.md 2.5), AllGather calls (*ours*).
+        AllToAllv calls (paper), AllReduce buckets (docs/offload.md), AllGather calls (*ours*).
     flop
         A sample, forward and backward (paper: about 3 GFLOP). ``utilisation``: share of the BF16 peak (0.45, *ours*).
     update
@@ -105,7 +105,7 @@ class Cluster:
     """Accelerators in domains, what kernels run on and how collectives do.
 
     ``lookup`` and ``update`` are the embedding kernels' shares of the achieved memory bandwidth; published speed-ups
-    of them are inputs (2.0x forward, 2.1x backward of H100; row 14 of offload.md).
+    of them are inputs (2.0x forward, 2.1x backward of H100; row 14 of docs/offload.md).
     """
 
     device: Device

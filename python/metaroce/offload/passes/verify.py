@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from ...collectives import Array, Op
@@ -28,8 +30,18 @@ def verify(module: Module) -> Module:
     allowed = hardware.network.outstanding.value * sum(module.target.nics)
     if receives >= allowed:
         raise ProgramError(f"a rank has {receives} receives, of {allowed} outstanding requests")
-    prove(program)
+    prove(program, _announced(module))
     return module.but(notes=module.notes | {"context_bytes": context, "transfers": outstanding, "outstanding": allowed})
+
+
+def _announced(module: Module) -> Literal["never", "first", "every"]:
+    """What the compiler promises of all messages: rings announce their first receives, unless pieces are empty."""
+    ready = module.target.options.ready
+    full = all(
+        node.algorithm == "ring" and node.count >= node.lanes * node.chunks * len(node.members(module.target.ranks))
+        for node in module.nodes
+    )
+    return ready if ready != "first" or full else "never"
 
 
 def _most(key: Array, weight: Array) -> int:
