@@ -10,6 +10,7 @@ PERF = "all_reduce_perf"
 CASES = {
     "unknown topology": ([PERF, "--topology", "ring-of-fire"], "topology", "ring-of-fire", "multiplane-4x64"),
     "missing topology file": ([PERF, "--topology", "nowhere.toml"], "topology", "nowhere.toml", "cannot be read"),
+    "one argument too many": (["topo", "list", "more"], "argument", "more", "nothing takes it"),
     "unknown dtype": ([PERF, "-d", "fp8"], "dtype", "fp8", "float16"),
     "unknown op": ([PERF, "-o", "prod"], "--op", "prod", "sum"),
     "loss of one": ([PERF, "--loss", "1.0"], "loss", "1.0", "[0, 1)"),

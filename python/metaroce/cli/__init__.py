@@ -104,7 +104,13 @@ def _interrupted() -> int:
 
 def _one_line(error: CycloptsError) -> str:
     """Field, value, allowed: what the parser refused, in the words of `ConfigError`."""
-    from cyclopts import CoercionError, MissingArgumentError, UnknownCommandError, UnknownOptionError
+    from cyclopts import (
+        CoercionError,
+        MissingArgumentError,
+        UnknownCommandError,
+        UnknownOptionError,
+        UnusedCliTokensError,
+    )
 
     from ..errors import ConfigError
 
@@ -116,6 +122,8 @@ def _one_line(error: CycloptsError) -> str:
     if isinstance(error, UnknownCommandError):
         commands = [name for name in error.app or () if not name.startswith("-")]
         return f"command = {(error.unused_tokens or [''])[0]!r}: unknown; allowed: {' '.join(commands)}"
+    if isinstance(error, UnusedCliTokensError):
+        return f"argument = {error.unused_tokens[0]!r}: nothing takes it; --help shows what is allowed"
     if isinstance(error, CoercionError) and error.token is not None:
         field = error.token.keyword or (error.argument.name if error.argument else "argument")
         return f"{field} = {error.token.value!r}: must be {_kind(error.target_type)}"
