@@ -118,12 +118,13 @@ impl Simulation {
             self.finish(now, Ending::Stalled);
             return;
         }
+        self.progress.last_end = self.progress.last_end.max(now);
         self.engine.complete(wqe);
         if !self.unsent.is_empty() {
             self.retire(wqe);
         }
         if self.engine.unfinished() == self.part.as_ref().map_or(0, |part| part.foreign) {
-            self.end_iteration(now);
+            self.end_iteration(self.progress.last_end);
         }
     }
 
