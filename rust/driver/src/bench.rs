@@ -46,7 +46,7 @@ impl Slab {
     /// Stores a packet.
     #[inline]
     pub fn insert(&mut self, packet: Packet) -> u32 {
-        self.0.insert(packet)
+        self.0.insert(&packet.envelope, &packet.body)
     }
 
     /// What a hop reads and writes of it.

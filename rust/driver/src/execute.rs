@@ -125,12 +125,13 @@ impl Simulation {
             self.finish(now, Ending::Stalled);
             return;
         }
+        self.progress.last_end = self.progress.last_end.max(now);
         let left = self.complete_entry(now, wqe);
         if !self.unsent.is_empty() {
             self.retire(wqe);
         }
         if left == self.part.as_ref().map_or(0, |part| part.foreign) {
-            self.end_iteration(now);
+            self.end_iteration(self.progress.last_end);
         }
     }
 

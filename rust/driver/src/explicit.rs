@@ -4,7 +4,7 @@ use metaroce_fabric::{Admission, Call, Departure};
 use metaroce_wire::{PlaneId, Time};
 
 use crate::event::{self, Kind};
-use crate::sim::{Ending, PAUSED, Simulation};
+use crate::sim::{ANY, Ending, PAUSED, Simulation};
 
 /// The name of a call.
 fn name(call: Call) -> u64 {
@@ -24,7 +24,10 @@ impl Simulation {
     pub(crate) fn enqueue(&mut self, now: Time, slot: u32) {
         let envelope = self.packets.envelope(slot);
         match self.fabric.enqueue(now, envelope, slot) {
-            Admission::Arrives(at) => self.queue.push(at, event::arrival(at, envelope.link, slot)),
+            Admission::Arrives(at) => {
+                let (link, node) = (envelope.link, self.fabric.far_end(envelope.link));
+                self.queue.push(at, node, event::arrival(at, link, slot));
+            }
             Admission::Waits => {}
             Admission::Dropped(_) => self.packets.discard(slot),
         }
@@ -37,7 +40,7 @@ impl Simulation {
         match kind {
             Kind::Dequeue => {
                 if let Some(Departure { slot, arrives }) = self.fabric.dequeue(now, link) {
-                    self.queue.push(arrives, event::arrival(arrives, link, slot));
+                    self.queue.push(arrives, self.fabric.far_end(link), event::arrival(arrives, link, slot));
                 }
             }
             Kind::Pause => self.pause(now, link, Some(true)),
@@ -56,8 +59,9 @@ impl Simulation {
     /// Enters the calls that the fabric asks for.
     #[inline]
     pub(crate) fn follow(&mut self, now: Time) {
-        for (at, call) in self.fabric.calls() {
-            self.queue.push(at.max(now), name(call));
+        while let Some((at, call)) = self.fabric.next_call() {
+            let node = if let Call::Dequeue(link) = call { self.fabric.near_end(link) } else { ANY };
+            self.queue.push(at.max(now), node, name(call));
         }
     }
 
@@ -85,7 +89,7 @@ impl Simulation {
         for plane in (0..PAUSED.trailing_zeros() as u8).map(PlaneId) {
             let bit = 1 << plane.0;
             if paused & !self.ports[host] & bit != 0 && self.endpoints[host].ports_ready() & bit != 0 {
-                self.use_port(now, host, plane, true);
+                self.use_port::<true>(now, host, plane);
             }
         }
         // The others as ever: none of these may send.

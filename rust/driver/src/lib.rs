@@ -1,10 +1,11 @@
-//! From a specification to results: builds the world, runs it on the one event queue, records.
+//! From a specification to results: builds the world, runs it on one event queue, records.
 //!
 //! [`simulate`] is the only entry. It takes plain numbers and columns and gives plain numbers and
 //! columns back; it reads no clock, and the same input gives the same output to the last bit.
 
 #[doc(hidden)]
 pub mod bench;
+mod by_node;
 mod event;
 mod execute;
 mod explicit;
@@ -19,6 +20,7 @@ mod sim;
 mod spec;
 mod telemetry;
 mod upcoming;
+mod windows;
 mod world;
 
 pub use networks::ScaleOut;

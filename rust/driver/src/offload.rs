@@ -214,7 +214,7 @@ impl Simulation {
             let due = self.devices.ranks[rank].poll_timeout();
             if due < self.devices.at[rank] {
                 self.devices.at[rank] = due;
-                self.queue.push(due, event::other(Kind::Device, rank as u32));
+                self.queue.push(due, self.hosts_of_ranks[rank], event::other(Kind::Device, rank as u32));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Packets on their way: envelopes, which every hop touches, apart from bodies, which only the
 //! ends do.
 
-use metaroce_wire::{Body, Envelope, Packet, prefetch};
+use metaroce_wire::{Body, Envelope, prefetch};
 
 /// A slab of packets.
 #[derive(Debug, Default)]
@@ -14,14 +14,14 @@ pub struct Packets {
 impl Packets {
     /// Stores a packet.
     #[inline]
-    pub fn insert(&mut self, packet: Packet) -> u32 {
+    pub fn insert(&mut self, envelope: &Envelope, body: &Body) -> u32 {
         if let Some(slot) = self.free.pop() {
-            self.envelopes[slot as usize] = packet.envelope;
-            self.bodies[slot as usize] = packet.body;
+            self.envelopes[slot as usize] = *envelope;
+            self.bodies[slot as usize] = *body;
             return slot;
         }
-        self.envelopes.push(packet.envelope);
-        self.bodies.push(packet.body);
+        self.envelopes.push(*envelope);
+        self.bodies.push(*body);
         self.envelopes.len() as u32 - 1
     }
 
@@ -52,8 +52,8 @@ impl Packets {
         let mut slots = Vec::new();
         other.each_slot(|slot, _| slots.push(slot));
         for slot in slots {
-            let (&envelope, &body) = other.get(slot as u32);
-            self.insert(Packet { envelope, body });
+            let (envelope, body) = other.get(slot as u32);
+            self.insert(envelope, body);
         }
     }
 

@@ -72,7 +72,7 @@ impl Simulation {
         if self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, packet)) {
             self.packets.discard(slot);
         } else {
-            self.queue.push(at, event::arrival(at, packet.0.link, slot));
+            self.queue.push(at, self.fabric.far_end(packet.0.link), event::arrival(at, packet.0.link, slot));
         }
     }
 
@@ -86,8 +86,9 @@ impl Simulation {
 
     fn take_in(&mut self, parcels: &mut Vec<Parcel>) {
         for Parcel { at, packet } in parcels.drain(..) {
-            let slot = self.packets.insert(packet);
-            self.queue.push(at, event::arrival(at, packet.envelope.link, slot));
+            let slot = self.packets.insert(&packet.envelope, &packet.body);
+            let link = packet.envelope.link;
+            self.queue.push(at, self.fabric.far_end(link), event::arrival(at, link, slot));
         }
     }
 

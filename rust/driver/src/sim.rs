@@ -1,4 +1,4 @@
-//! The run: the only event queue, the virtual clock, and the loop.
+//! The run: the virtual clock, and the loop over all events in the order of their times.
 //!
 //! Between two events every endpoint is settled: its completions have gone to the engine, what the
 //! engine started is posted, each free port with something to send has pulled a packet, and the
@@ -8,18 +8,21 @@ use metaroce_engine::pattern::{Expect, Fill, Pattern};
 use metaroce_engine::{Engine, Memory};
 use metaroce_fabric::{End, Fabric, MAX_PLANES, Step, Target};
 use metaroce_proto::{Endpoint, Stage};
-use metaroce_wire::{Class, HostId, PlaneId, Time};
+use metaroce_wire::{Class, HostId, Packet, PlaneId, Time};
 
 use crate::event::{self, Kind};
 use crate::networks::{Connections, other_host};
 use crate::offload::Devices;
 use crate::packets::Packets;
 use crate::parallel::Part;
-use crate::queue::EventQueue;
 use crate::record::Recorder;
 use crate::spec::{DriverError, OnError};
 use crate::telemetry::Sampler;
 use crate::upcoming::Upcoming;
+use crate::windows::Schedule;
+
+/// The node of what happens everywhere, which no queue by nodes takes.
+pub(crate) const ANY: u32 = 0;
 
 /// Where in [`Simulation::ports`] the bits of paused ports begin.
 pub(crate) const PAUSED: u32 = 1 << MAX_PLANES;
@@ -30,7 +33,7 @@ const PLANE_BITS: u32 = MAX_PLANES.trailing_zeros();
 const STAGES: [Stage; 3] = [Stage::Message, Stage::Path, Stage::Connection];
 
 /// Events between two questions whether to go on: some milliseconds.
-const BETWEEN_SIGNALS: u64 = 1 << 14;
+pub(crate) const BETWEEN_SIGNALS: u64 = 1 << 14;
 
 /// Iterations, and how the run stands.
 #[derive(Debug)]
@@ -43,6 +46,8 @@ pub(crate) struct Progress {
     /// Set when the run is over, and since when: what else happens in that window still does.
     pub ended: Option<Ending>,
     pub finished: Time,
+    /// When the last entry ended, and the last event.
+    pub last_end: Time,
     pub now: Time,
     pub events: u64,
     /// Sum over all events, so that it does not depend on the order of those that do not touch each other.
@@ -69,6 +74,7 @@ impl Progress {
             spans: Vec::new(),
             ended: None,
             finished: Time::NEVER,
+            last_end: Time::ZERO,
             now: Time::ZERO,
             events: 0,
             digest: 0,
@@ -76,10 +82,18 @@ impl Progress {
     }
 
     #[inline]
-    fn note(&mut self, now: Time, name: u64) {
-        self.now = now;
+    pub(crate) fn note(&mut self, now: Time, name: u64) {
+        self.now = self.now.max(now);
         self.events += 1;
         self.digest = self.digest.wrapping_add(fold(now.0, event::trace(name)));
+    }
+
+    /// The same for `events`, the last of them now, whose digests add up to `digest`.
+    #[inline]
+    pub(crate) fn note_all(&mut self, now: Time, events: u64, digest: u64) {
+        self.now = self.now.max(now);
+        self.events += events;
+        self.digest = self.digest.wrapping_add(digest);
     }
 }
 
@@ -106,7 +120,7 @@ pub(crate) struct Verify {
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Simulation {
-    pub queue: EventQueue,
+    pub queue: Schedule,
     pub packets: Packets,
     pub fabric: Fabric,
     pub endpoints: Vec<Endpoint>,
@@ -142,7 +156,7 @@ pub(crate) struct Simulation {
     pub pause: Time,
     /// What happens in a window at one node reaches no other in it: the least delay of a link.
     pub window: u64,
-    /// Connections and routes are too many for the cache: look further ahead.
+    /// Connections and routes are too many for the cache: look further ahead in the order of times.
     pub far_state: bool,
     /// Names of the next events at hosts, for that.
     pub upcoming: Upcoming,
@@ -174,7 +188,7 @@ impl Simulation {
     /// What happens at time 0, and the schedule of faults.
     pub(crate) fn begin(&mut self) {
         for (index, &(at, ..)) in self.faults.iter().enumerate() {
-            self.queue.push(at, event::other(Kind::Fault, index as u32));
+            self.queue.push(at, ANY, event::other(Kind::Fault, index as u32));
         }
         self.begin_iteration(Time::ZERO);
         self.pause = self.next_pause();
@@ -182,8 +196,13 @@ impl Simulation {
 
     /// Runs to the end of the instant `pause`.
     pub(crate) fn proceed(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
-        while let Some((now, name)) = self.queue.pop(self.pause) {
-            if self.queue.has_fresh() {
+        if matches!(self.queue, Schedule::ByNode(_)) {
+            return self.proceed_by_node(interrupted);
+        }
+        while let Schedule::Strict(queue) = &mut self.queue
+            && let Some((now, name)) = queue.pop(self.pause)
+        {
+            if queue.has_fresh() {
                 self.look_ahead();
             }
             if self.far_state {
@@ -203,8 +222,8 @@ impl Simulation {
     }
 
     /// Something happens that is no arrival.
-    #[inline]
-    fn happen(&mut self, now: Time, name: u64) {
+    #[inline(always)]
+    pub(crate) fn happen(&mut self, now: Time, name: u64) {
         let (kind, index) = event::kind(name);
         if kind >= Kind::Dequeue {
             return self.called(now, kind, index);
@@ -220,7 +239,9 @@ impl Simulation {
     /// nodes that know nothing of each other are looked at.
     #[cold]
     pub(crate) fn finish(&mut self, now: Time, ending: Ending) {
-        if self.progress.ended.is_none() {
+        // Of failures the first counts, in whatever order nodes are looked at.
+        let earlier = self.progress.ended == Some(Ending::Stalled) && now < self.progress.finished;
+        if self.progress.ended.is_none() || earlier {
             (self.progress.ended, self.progress.finished) = (Some(ending), now);
             self.pause = self.next_pause();
         }
@@ -264,12 +285,13 @@ impl Simulation {
     /// Asks for what the next events will touch: packets of those that follow the open ones, and if there is too much
     /// of it for the cache, ports and bodies of the open ones. No effect on results.
     fn look_ahead(&mut self) {
-        self.queue.coming(|name| {
+        let Schedule::Strict(queue) = &mut self.queue else { return };
+        queue.coming(|name| {
             if let Some(slot) = event::arriving(name) {
                 self.packets.prefetch_envelope(slot);
             }
         });
-        for name in self.queue.fresh().filter(|_| self.far_state) {
+        for name in queue.fresh().filter(|_| self.far_state) {
             let Some(slot) = event::arriving(name) else {
                 if let (Kind::PortFree, port) = event::kind(name) {
                     self.endpoints[port_of(port).0].prefetch_self();
@@ -308,14 +330,20 @@ impl Simulation {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle(&mut self, now: Time, kind: Kind, index: usize) {
+        if kind == Kind::PortFree {
+            let (host, plane) = port_of(index as u32);
+            self.ports[host] &= !(1 << plane.0);
+            self.pull(now, host);
+        } else {
+            self.handle_other(now, kind, index);
+        }
+    }
+
+    #[inline(never)]
+    fn handle_other(&mut self, now: Time, kind: Kind, index: usize) {
         match kind {
-            Kind::PortFree => {
-                let (host, plane) = port_of(index as u32);
-                self.ports[host] &= !(1 << plane.0);
-                self.pull(now, host);
-            }
             Kind::Timer
                 // Only the latest arming counts; events that it overtook do nothing.
                 if self.timer_at[index] == now => {
@@ -350,7 +378,10 @@ impl Simulation {
             End::Switch if self.explicit => self.enqueue(now, slot),
             End::Switch => match self.fabric.forward(now, envelope) {
                 Step::Arrives(at) if self.part.is_some() => self.hand_over(at, slot),
-                Step::Arrives(at) => self.queue.push(at, event::arrival(at, envelope.link, slot)),
+                Step::Arrives(at) => {
+                    let (link, node) = (envelope.link, self.fabric.far_end(envelope.link));
+                    self.queue.push_away(at, node, event::arrival(at, link, slot));
+                }
                 Step::Dropped(_) => self.packets.discard(slot),
             },
             End::Host(host) => {
@@ -364,7 +395,8 @@ impl Simulation {
         }
     }
 
-    fn deliver(&mut self, now: Time, host: HostId, slot: u32) {
+    #[inline(always)]
+    pub(crate) fn deliver(&mut self, now: Time, host: HostId, slot: u32) {
         let (envelope, body) = self.packets.get(slot);
         let plane = envelope.plane;
         let placement = self.endpoints[host.index()].handle_packet(now, envelope, body);
@@ -379,7 +411,7 @@ impl Simulation {
     }
 
     /// Restores the invariant of this module for one host, and for the other one of its rank.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, now: Time, host: usize) {
         self.take_completions(now, host);
         if !self.other_hosts.is_empty() {
@@ -400,7 +432,7 @@ impl Simulation {
     }
 
     /// Hands what is complete at `host` to the engine, and starts what waits for it. Answers whether there was any.
-    #[inline]
+    #[inline(always)]
     fn take_completions(&mut self, now: Time, host: usize) -> bool {
         let mut any = false;
         loop {
@@ -463,7 +495,8 @@ impl Simulation {
             }
             let start = Time(self.progress.begun.0 + self.engine.program().start(wqe));
             if start > now {
-                self.queue.push(start, event::other(Kind::Start, wqe));
+                let host = self.hosts_of_ranks[self.engine.program().rank_of(wqe) as usize];
+                self.queue.push(start, host, event::other(Kind::Start, wqe));
             } else {
                 self.execute(now, wqe);
             }
@@ -472,46 +505,45 @@ impl Simulation {
 
     // [F4.free-port-pulls]
     /// Lets each free port of a host that has something to send pull a packet; sets the timer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pull(&mut self, now: Time, host: usize) {
         if self.ports[host] >= PAUSED {
             return self.pull_paused(now, host);
         }
         // A pull for one port may make another ready.
         while let ports @ 1.. = self.endpoints[host].ports_ready() & !self.ports[host] {
-            self.use_port(now, host, PlaneId(ports.trailing_zeros() as u8), false);
+            self.use_port::<false>(now, host, PlaneId(ports.trailing_zeros() as u8));
         }
         let endpoint = &self.endpoints[host];
         // A timeout that has passed is due now, or the event would not be known as the one that counts.
         let due = endpoint.poll_timeout().max(now);
         if due < self.timer_at[host] {
             self.timer_at[host] = due;
-            self.queue.push(due, event::other(Kind::Timer, host as u32));
+            self.queue.push(due, host as u32, event::other(Kind::Timer, host as u32));
         }
     }
 
     /// A port that has something to send does so if it is free, one data packet at most; else it is known from now on
     /// when it will be.
-    #[inline]
-    pub(crate) fn use_port(&mut self, now: Time, host: usize, plane: PlaneId, control: bool) {
+    #[inline(never)]
+    pub(crate) fn use_port<const CONTROL: bool>(&mut self, now: Time, host: usize, plane: PlaneId) {
         let endpoint = &mut self.endpoints[host];
-        let mut free = self.fabric.port_free(HostId(host as u32), plane);
+        let link = self.fabric.uplink(HostId(host as u32), plane);
+        let mut free = self.fabric.port_free(link);
         if free <= now {
-            let mut poll = || if control { endpoint.poll_control(plane) } else { endpoint.poll_transmit(now, plane) };
-            while let Some(mut packet) = poll() {
-                let step = self.fabric.inject(now, &mut packet.envelope);
-                free = self.fabric.port_free(HostId(host as u32), plane);
+            loop {
+                let polled = if CONTROL { endpoint.poll_control(plane) } else { endpoint.poll_transmit(now, plane) };
+                let Some(Packet { mut envelope, ref body }) = polled else { break };
+                let step = self.fabric.inject_into(now, link, &mut envelope);
+                free = self.fabric.port_free(link);
                 if let Step::Arrives(at) = step
-                    && !self
-                        .part
-                        .as_mut()
-                        .is_some_and(|part| part.takes(&self.fabric, at, (&packet.envelope, &packet.body)))
+                    && !self.part.as_mut().is_some_and(|part| part.takes(&self.fabric, at, (&envelope, body)))
                 {
-                    let slot = self.packets.insert(packet);
-                    self.queue.push(at, event::arrival(at, packet.envelope.link, slot));
+                    let slot = self.packets.insert(&envelope, body);
+                    self.queue.push_away(at, self.fabric.far_end(link), event::arrival(at, link, slot));
                 }
                 // A control packet is a few nanoseconds long: what follows it lines up behind it.
-                if packet.envelope.class == Class::Data {
+                if envelope.class == Class::Data {
                     break;
                 }
             }
@@ -521,7 +553,7 @@ impl Simulation {
         }
         self.ports[host] |= 1 << plane.0;
         let port = (host as u32) << PLANE_BITS | u32::from(plane.0);
-        self.queue.push(free, event::other(Kind::PortFree, port));
+        self.queue.push(free, host as u32, event::other(Kind::PortFree, port));
     }
 
     /// Links or routes have changed under the packets on their way.
@@ -536,7 +568,7 @@ impl Simulation {
         let (_, target, up) = self.faults[index];
         let delay = self.fabric.set(target, up);
         self.reconsider();
-        self.queue.push(now + delay, event::other(Kind::Reroute, 0));
+        self.queue.push(now + delay, ANY, event::other(Kind::Reroute, 0));
         self.follow(now);
     }
 }

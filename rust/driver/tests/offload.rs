@@ -5,7 +5,7 @@ mod engines;
 
 mod common;
 
-use common::{CABLE, GBPS, MTU, Net, SMALL, counter, unaccounted};
+use common::{CABLE, GBPS, MTU, Net, SMALL, counter, told, unaccounted};
 use engines::{ELEMENT, Entry, Job, Subgraph, WRITE_IMM, noop, recv, ring, send, set, subgraph, wait};
 use metaroce_driver::{Data, Outcome, Spec, Status, simulate};
 use metaroce_engine::pattern::{ALL_RANKS, Expect, Fill};
@@ -40,6 +40,25 @@ fn spec(net: Net, kind: &str, ranks: u32, engines: usize) -> Value {
     let mut spec = net.spec(kind, ranks);
     spec["offload"] = offload(engines);
     spec
+}
+
+/// Telemetry, which looks at all nodes at once, asks for the order of times.
+#[test]
+fn engines_do_the_same_whether_nodes_or_times_come_first() {
+    let job = ring(8, 4, 3_000, true);
+    for kind in ["metaroce", "mrc", "rocev2-sr"] {
+        for loss in [0.0, 0.02] {
+            let mut spec = spec(SMALL, kind, 8, 4);
+            spec["memory_bytes"] = json!(10 * 4 * 3_000 * ELEMENT);
+            spec["loss"] = json!({"probability": loss});
+            let by_node = run(&job, &spec);
+            spec["record_paths_ps"] = json!(1u64 << 50);
+            let by_time = run(&job, &spec);
+            assert_eq!(told(&by_node), told(&by_time), "{kind} {loss}");
+            assert_eq!(format!("{:?}", by_node.engines), format!("{:?}", by_time.engines), "{kind} {loss}");
+            assert_eq!(by_node.wqe_issued, by_time.wqe_issued, "{kind} {loss}");
+        }
+    }
 }
 
 #[test]

@@ -2,21 +2,10 @@
 
 mod common;
 
-use common::{GBPS, Net, SMALL, all_reduce, all_to_all};
-use metaroce_driver::{Outcome, Status};
+use common::{GBPS, Net, SMALL, all_reduce, all_to_all, told};
+use metaroce_driver::Status;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-/// Everything that a run tells.
-fn told(outcome: &Outcome) -> String {
-    let Outcome { status, time, iterations, digest, wqe_done, wqe_placed, wqe_results, counters, .. } = outcome;
-    let Outcome { plane_bytes, plane_bins, stalled, .. } = outcome;
-    let stalled: Vec<_> = stalled.iter().map(|flow| (flow.src, flow.dst, flow.bytes_left, &flow.reason)).collect();
-    format!(
-        "{status:?} {time:?} {iterations:?} {digest:x} {wqe_done:?} {wqe_placed:?} {wqe_results:?} {counters:?} \
-         {plane_bytes:?} {plane_bins:?} {stalled:?}"
-    )
-}
 
 /// Busy enough to pay.
 const BUSY: Net = Net { planes: 4, rate: 400 * GBPS, ..SMALL };

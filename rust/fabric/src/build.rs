@@ -77,6 +77,8 @@ impl Fabric {
             planes: spec.switches.iter().map(|s| s.plane).collect(),
             queues: Queues::new(explicit, control_priority || lossless.is_some(), control_priority),
             flow: FlowControl::new(spec)?,
+            looks_ahead: true,
+            outs: Vec::new(),
         };
         fabric.set_strides();
         if !spec.islands {

@@ -234,11 +234,11 @@ impl Fabric {
         !self.queues.ports.is_empty()
     }
 
-    /// What to call, and when, in the order to be kept; to be asked for after each call that may change a port. A time
-    /// that has passed means now.
+    /// What to call, and when, in no order; to be asked for until there is nothing after each call that may change a
+    /// port. A time that has passed means now.
     #[inline]
-    pub fn calls(&mut self) -> impl Iterator<Item = (Time, Call)> + '_ {
-        self.queues.calls.drain(..)
+    pub fn next_call(&mut self) -> Option<(Time, Call)> {
+        self.queues.calls.pop()
     }
 
     /// The packet has reached the switch at the end of `packet.link`. `slot` comes back with its departure.

@@ -121,7 +121,7 @@ impl Attachment {
 
 /// What a switch needs to choose a port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SwitchState {
+pub struct SwitchState {
     /// First of its choices.
     pub offset: u32,
     /// Its own column, if hosts hang on it.
@@ -172,12 +172,17 @@ pub struct Fabric {
     pub(crate) planes: Vec<u32>,
     pub(crate) queues: Queues,
     pub(crate) flow: FlowControl,
+    /// See [`Fabric::look_ahead`].
+    pub(crate) looks_ahead: bool,
+    /// Links out of each switch, where that does not hold.
+    pub(crate) outs: Vec<Vec<u32>>,
 }
 
 impl Fabric {
     /// The node at the far end of `link`: hosts first, then switches.
+    #[inline]
     pub fn far_end(&self, link: u32) -> u32 {
-        self.ends[link as usize]
+        self.ports[link as usize].end
     }
 
     /// The plane of each switch.
@@ -193,11 +198,22 @@ impl Fabric {
         }
     }
 
-    /// The host port of `packet.plane` sends `packet`. The port must be free.
+    /// The link by which a host sends into `plane`.
     #[inline]
+    pub fn uplink(&self, host: HostId, plane: PlaneId) -> u32 {
+        self.uplinks[plane.index() * self.hosts as usize + host.index()]
+    }
+
+    /// The host port of `packet.plane` sends `packet`. The port must be free.
     pub fn inject(&mut self, now: Time, packet: &mut Envelope) -> Step {
+        self.inject_into(now, self.uplink(packet.src, packet.plane), packet)
+    }
+
+    /// The same where the link is known.
+    #[inline(always)]
+    pub fn inject_into(&mut self, now: Time, link: u32, packet: &mut Envelope) -> Step {
         self.counters.injected += 1;
-        packet.link = self.uplinks[packet.plane.index() * self.hosts as usize + packet.src.index()];
+        packet.link = link;
         self.cross(now, packet, true)
     }
 
@@ -213,7 +229,7 @@ impl Fabric {
 
     /// ECMP has no port for the packet, or none that it would choose alone.
     #[cold]
-    fn forward_otherwise(&mut self, now: Time, packet: &mut Envelope) -> Step {
+    pub(crate) fn forward_otherwise(&mut self, now: Time, packet: &mut Envelope) -> Step {
         let Some(link) = self.route(packet).or_else(|| self.balance(now, packet)) else {
             return self.drop(Drop::NoRoute);
         };
@@ -239,7 +255,12 @@ impl Fabric {
 
     #[inline]
     fn route_from(&self, node: u32, packet: &Envelope) -> Option<u32> {
-        let (switch, target) = self.hop_from(node, packet);
+        self.route_at(&self.switches[(node - self.hosts) as usize], packet)
+    }
+
+    #[inline(always)]
+    pub(crate) fn route_at(&self, switch: &SwitchState, packet: &Envelope) -> Option<u32> {
+        let target = self.attachments[packet.plane.index() * self.hosts as usize + packet.dst.index()];
         if target.column == switch.own_column {
             return Some(target.down);
         }
@@ -286,10 +307,10 @@ impl Fabric {
         self.counters.delivered += 1;
     }
 
-    /// When the host's port into `plane` is free again.
+    /// When the port of `link` is free again.
     #[inline]
-    pub fn port_free(&self, host: HostId, plane: PlaneId) -> Time {
-        Time(self.ports[self.uplinks[plane.index() * self.hosts as usize + host.index()] as usize].busy_until)
+    pub fn port_free(&self, link: u32) -> Time {
+        Time(self.ports[link as usize].busy_until)
     }
 
     /// The least delay of a link: so long nothing that happens at one node is felt at another.
@@ -390,7 +411,7 @@ impl Fabric {
     }
 
     #[inline(always)]
-    fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
+    pub(crate) fn cross(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
         if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
             return self.cross_first(now, packet, first);
         }
@@ -422,9 +443,11 @@ impl Fabric {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn sent(&mut self, arrival: Time, packet: &mut Envelope, end: u32, first: bool) -> Step {
-        self.foresee(packet, end);
+        if self.looks_ahead {
+            self.foresee(packet, end);
+        }
         if self.is_lost(packet, first) { self.drop(Drop::Loss) } else { Step::Arrives(arrival) }
     }
 

@@ -17,6 +17,7 @@ mod deadlock;
 mod explicit;
 mod fabric;
 mod loss;
+mod nodes;
 mod pfc;
 mod pin;
 mod port;

@@ -60,7 +60,9 @@ fn time(bytes: u32) -> Time {
 }
 
 fn calls(fabric: &mut Fabric) -> Vec<(Time, Call)> {
-    fabric.calls().collect()
+    let mut calls: Vec<_> = std::iter::from_fn(|| fabric.next_call()).collect();
+    calls.reverse();
+    calls
 }
 
 #[test]

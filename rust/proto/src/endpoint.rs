@@ -126,6 +126,7 @@ impl Endpoint {
     }
 
     /// A packet for this host has arrived. The answer says what to copy into its memory.
+    #[inline(always)]
     pub fn handle_packet(&mut self, now: Time, envelope: &Envelope, body: &Body) -> Option<Placement> {
         each!(&mut self.transport, t => t.handle_packet(now, (envelope, body), &self.regions))
     }
@@ -136,6 +137,7 @@ impl Endpoint {
     }
 
     /// Port `plane` is free: the packet it is to send now, if any.
+    #[inline(always)]
     pub fn poll_transmit(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
         each!(&mut self.transport, t => t.poll_transmit(now, plane))
     }
@@ -146,17 +148,20 @@ impl Endpoint {
     }
 
     /// When [`Endpoint::handle_timeout`] is due; [`Time::NEVER`] if nothing is waited for.
+    #[inline]
     pub fn poll_timeout(&self) -> Time {
         each!(&self.transport, t => t.poll_timeout())
     }
 
     /// The next completion.
+    #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion> {
         each!(&mut self.transport, t => t.poll_completion())
     }
 
     /// The next atomic of a peer: read 8 bytes at its address, write [`Atomic::apply`] of them, and
     /// answer with what was there.
+    #[inline]
     pub fn poll_atomic(&mut self) -> Option<Atomic> {
         each!(&mut self.transport, t => t.poll_atomic())
     }
@@ -178,6 +183,7 @@ impl Endpoint {
     }
 
     /// Bit p is set if port p may have something to send.
+    #[inline]
     pub fn ports_ready(&self) -> u32 {
         each!(&self.transport, t => t.ports_ready())
     }

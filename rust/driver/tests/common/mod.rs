@@ -345,3 +345,14 @@ pub fn unaccounted(outcome: &Outcome) -> i64 {
 pub fn gbps(rate: u64) -> u64 {
     rate / GBPS
 }
+
+/// Everything that a run tells.
+pub fn told(outcome: &Outcome) -> String {
+    let Outcome { status, time, iterations, digest, wqe_done, wqe_placed, wqe_results, counters, .. } = outcome;
+    let Outcome { plane_bytes, plane_bins, stalled, .. } = outcome;
+    let stalled: Vec<_> = stalled.iter().map(|flow| (flow.src, flow.dst, flow.bytes_left, &flow.reason)).collect();
+    format!(
+        "{status:?} {time:?} {iterations:?} {digest:x} {wqe_done:?} {wqe_placed:?} {wqe_results:?} {counters:?} \
+         {plane_bytes:?} {plane_bins:?} {stalled:?}"
+    )
+}

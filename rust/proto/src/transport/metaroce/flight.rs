@@ -154,6 +154,9 @@ impl Flight {
             last => self.slots[last as usize].next_on_path = slot,
         }
         path.last = slot;
+        if order.sends.len() == order.sends.capacity() {
+            self.trim(order);
+        }
         order.sends.push_back(Send { at: now, slot, generation: sent.generation });
     }
 
@@ -192,12 +195,19 @@ impl Flight {
 
     /// The first packet of `order` from position `from` on that is still in flight.
     pub fn oldest(&self, order: &mut Order, from: usize) -> Option<Waiting> {
+        self.trim(order);
+        let (position, send) = order.sends.iter().enumerate().skip(from).find(|(_, send)| self.is_current(send))?;
+        Some(Waiting { position, sent_at: send.at, path: self.get(send.slot).path as usize })
+    }
+
+    /// Takes out of `order` what is no longer in flight, up to the first packet that is. Before a list grows, too: what
+    /// it takes of the cache is to depend on what is in flight.
+    #[inline(never)]
+    fn trim(&self, order: &mut Order) {
         while order.sends.front().is_some_and(|send| !self.is_current(send)) {
             order.sends.pop_front();
             order.base = order.base.wrapping_add(1);
         }
-        let (position, send) = order.sends.iter().enumerate().skip(from).find(|(_, send)| self.is_current(send))?;
-        Some(Waiting { position, sent_at: send.at, path: self.get(send.slot).path as usize })
     }
 
     fn is_current(&self, send: &Send) -> bool {

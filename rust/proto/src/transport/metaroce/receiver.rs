@@ -39,9 +39,14 @@ impl MetaRoce {
         if connection.closed || envelope.trimmed || segment.opcode == Opcode::Response {
             return self.handle_unusual(now, envelope, data);
         }
-        let find =
-            |inbox: &mut Inbox, effect: &mut dyn FnMut(Effect)| inbox.find_place(segment, data.imm, regions, effect);
-        let placed = shared.with_inbox(id, connection, find);
+        let Shared { completions, released, .. } = &mut *shared;
+        let placed = connection.inbox.find_place(segment, data.imm, regions, |effect| match effect {
+            Effect::Execute(request) => released.push(request),
+            other => completions.extend(other.completion(ConnId(id as u32))),
+        });
+        if !shared.released.is_empty() {
+            shared.execute_released(id, connection);
+        }
         let (done, verdict) = match placed {
             Ok(Place { message_done, .. }) => {
                 shared.counters.placed += 1;

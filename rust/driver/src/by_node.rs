@@ -1,0 +1,138 @@
+//! The run where all events of a node in a window come before those of the next node: see [`crate::windows`].
+
+use metaroce_fabric::Step;
+use metaroce_proto::Stage;
+use metaroce_wire::{HostId, PlaneId, Time};
+
+use crate::event;
+use crate::sim::{BETWEEN_SIGNALS, Simulation, fold};
+use crate::spec::DriverError;
+use crate::windows::{AHEAD, Schedule, parts};
+
+impl Simulation {
+    /// Runs to the end of the instant `pause`.
+    pub(crate) fn proceed_by_node(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
+        let mut asked = self.progress.events;
+        while let Schedule::ByNode(queue) = &mut self.queue
+            && let Some(node) = queue.turn(self.pause)
+        {
+            self.look_at_next();
+            match node.checked_sub(self.endpoints.len()) {
+                None => self.at_host(node),
+                Some(_) if self.explicit => self.at_explicit_switch(),
+                Some(switch) => self.at_switch(switch),
+            }
+            if self.progress.events - asked >= BETWEEN_SIGNALS {
+                asked = self.progress.events;
+                if interrupted() {
+                    return Err(DriverError::Interrupted);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for what the events of the next nodes will touch, and for what that leads to: a step for each node in
+    /// between. No effect on results.
+    fn look_at_next(&self) {
+        let Schedule::ByNode(queue) = &self.queue else { return };
+        if let Some((node, names)) = queue.at(AHEAD) {
+            let slots = names.filter_map(event::arriving);
+            if let Some(endpoint) = self.endpoints.get(node) {
+                endpoint.prefetch_self();
+                slots.for_each(|slot| {
+                    self.packets.prefetch_envelope(slot);
+                    self.packets.prefetch_body(slot);
+                });
+            } else {
+                self.fabric.prefetch_switch(node - self.endpoints.len());
+                slots.for_each(|slot| self.packets.prefetch_envelope(slot));
+            }
+        }
+        self.look_into_host(2, Stage::Connection);
+        self.look_into_host(1, Stage::Path);
+        self.look_into_host(0, Stage::Message);
+    }
+
+    #[inline]
+    fn look_into_host(&self, ahead: usize, stage: Stage) {
+        if let Schedule::ByNode(queue) = &self.queue
+            && let Some((node, names)) = queue.at(ahead)
+            && let Some(endpoint) = self.endpoints.get(node)
+        {
+            endpoint.prefetch_port(PlaneId(0), stage);
+            names.filter_map(event::arriving).for_each(|slot| endpoint.prefetch(self.packets.get(slot).1, stage));
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<(Time, u64)> {
+        match &mut self.queue {
+            Schedule::ByNode(queue) => queue.pop(),
+            Schedule::Strict(_) => None,
+        }
+    }
+
+    #[inline(never)]
+    fn at_host(&mut self, host: usize) {
+        while let Some((now, name)) = self.pop() {
+            if let Some(slot) = event::arriving(name) {
+                self.progress.note(now, name);
+                self.fabric.deliver();
+                self.deliver(now, HostId(host as u32), slot);
+            } else {
+                self.happen(now, name);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn at_explicit_switch(&mut self) {
+        while let Some((now, name)) = self.pop() {
+            if let Some(slot) = event::arriving(name) {
+                self.progress.note(now, name);
+                self.enqueue(now, slot);
+            } else {
+                self.happen(now, name);
+            }
+        }
+    }
+
+    /// Every event is an arrival, and none sets off another one here.
+    #[inline(never)]
+    fn at_switch(&mut self, switch: usize) {
+        let Schedule::ByNode(queue) = &mut self.queue else { return };
+        let all = queue.all();
+        let whole = self.part.is_none();
+        let state = self.fabric.switch(switch);
+        let mut digest = 0u64;
+        for &event in &all {
+            let (now, name) = parts(event);
+            digest = digest.wrapping_add(fold(now.0, event::trace(name)));
+            let Some(slot) = event::arriving(name) else { continue };
+            let envelope = self.packets.envelope(slot);
+            let step = self.fabric.forward_at(now, &state, envelope);
+            if let (Step::Arrives(at), Schedule::ByNode(queue), true) = (step, &mut self.queue, whole) {
+                let link = envelope.link;
+                queue.push_away(at, self.fabric.far_end(link), event::arrival(at, link, slot));
+            } else {
+                self.go_on(step, slot);
+            }
+        }
+        if let Some(&last) = all.last() {
+            self.progress.note_all(parts(last).0, all.len() as u64, digest);
+        }
+        if let Schedule::ByNode(queue) = &mut self.queue {
+            queue.take_back(all);
+        }
+    }
+
+    /// The same for a packet that is dropped or arrives in another part.
+    #[cold]
+    fn go_on(&mut self, step: Step, slot: u32) {
+        match step {
+            Step::Arrives(at) => self.hand_over(at, slot),
+            Step::Dropped(_) => self.packets.discard(slot),
+        }
+    }
+}

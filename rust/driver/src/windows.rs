@@ -1,0 +1,478 @@
+//! The event queue of a run in which nodes are looked at one after the other.
+//!
+//! What happens at a node in a window, the least delay of a link, reaches no other node in it. So all events of a
+//! node in a window may come before those of the next node: each finds in the cache what the one before it left there.
+//! At a node the order is that of [`EventQueue`]: (time, name). Events of a node in a window are a chain of chunks;
+//! those of the node after the open one are taken out ahead, so that what they touch can be asked for.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use metaroce_wire::{Time, prefetch};
+
+use crate::queue::EventQueue;
+
+/// Windows of the ring; what is due later waits in a heap. Ours: 32 us where links take one, more than a full queue.
+const RING: usize = 32;
+const CHUNK: usize = 7;
+/// Nodes whose events are taken out ahead. Ours: what they touch is asked for in so many steps.
+pub(crate) const AHEAD: usize = 3;
+const NIL: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+struct Chunk {
+    events: [u128; CHUNK],
+    next: u32,
+    len: u32,
+}
+
+/// Slots of time that the events of a node are dealt into before they are sorted, and most events of which that pays.
+const SLOTS: usize = 64;
+const FEW: usize = 16;
+const MANY: usize = 8 * SLOTS;
+
+/// Pending events, times above names.
+#[derive(Debug)]
+pub struct Windows {
+    /// Events of the open node, and the first of them that has not popped.
+    due: Vec<u128>,
+    next: usize,
+    /// Those that it has added itself, the first one last.
+    own: Vec<u128>,
+    node: usize,
+    /// When the window begins, and when it is over or no more is to pop; its length, and 2^64 ÷ that, rounded up.
+    start: u64,
+    end: u64,
+    width: u64,
+    inverse: u64,
+    /// A time in the window is in slot time ÷ 2^`slot_shift`.
+    slot_shift: u32,
+    /// Place of the window in the ring.
+    place: usize,
+    nodes: usize,
+    /// By place, then node.
+    heads: Box<[u32]>,
+    chunks: Vec<Chunk>,
+    free: u32,
+    /// Bit b of word w of a place: node 64 w + b has events.
+    occupied: Box<[u64]>,
+    /// Nodes with events, by place.
+    busy: [u32; RING],
+    /// The nodes that come next in the window, `nodes` where there is none, and their events, not sorted.
+    ahead: [usize; AHEAD],
+    /// The nodes below have been seen in this window.
+    seen: usize,
+    taken: [Vec<u128>; AHEAD],
+    /// Times and names above nodes.
+    far: BinaryHeap<Reverse<(u128, u32)>>,
+    /// Some events of the window come too late to pop.
+    is_cut: bool,
+}
+
+/// The time of an event.
+#[inline]
+const fn time_of(event: u128) -> u64 {
+    (event >> u64::BITS) as u64
+}
+
+/// Time and name of an event.
+#[inline]
+pub(crate) const fn parts(event: u128) -> (Time, u64) {
+    (Time(time_of(event)), event as u64)
+}
+
+impl Windows {
+    /// An empty queue of so many nodes with windows `width` long, which must be below 2^32 ps.
+    pub fn new(nodes: usize, width: Time) -> Windows {
+        assert!((2..1 << u32::BITS).contains(&width.0), "windows of {width}");
+        Windows {
+            due: Vec::new(),
+            next: 0,
+            own: Vec::new(),
+            node: nodes,
+            start: 0,
+            end: 0,
+            width: width.0,
+            inverse: u64::MAX / width.0 + 1,
+            slot_shift: (width.0.ilog2() + 1).saturating_sub(SLOTS.ilog2()),
+            place: 0,
+            nodes,
+            heads: vec![NIL; RING * nodes].into(),
+            chunks: Vec::new(),
+            free: NIL,
+            occupied: vec![0; RING * nodes.div_ceil(64)].into(),
+            busy: [0; RING],
+            ahead: [nodes; AHEAD],
+            seen: 0,
+            taken: Default::default(),
+            far: BinaryHeap::new(),
+            is_cut: false,
+        }
+    }
+
+    /// Adds an event of `node`: in this window only of the open one, or before the first pops.
+    #[inline]
+    pub fn push(&mut self, time: Time, node: u32, name: u64) {
+        if time.0 < self.end && self.node == node as usize {
+            self.push_own(u128::from(time.0) << u64::BITS | u128::from(name));
+        } else {
+            self.push_away(time, node, name);
+        }
+    }
+
+    /// The same where it is of another window.
+    #[inline]
+    pub fn push_away(&mut self, time: Time, node: u32, name: u64) {
+        let event = u128::from(time.0) << u64::BITS | u128::from(name);
+        let from_now = time.0 - self.start;
+        if from_now < RING as u64 * self.width {
+            self.put(from_now, node as usize, event);
+        } else {
+            self.push_far(event, node);
+        }
+    }
+
+    #[inline]
+    fn push_own(&mut self, event: u128) {
+        let later = self.own.iter().rposition(|&other| other > event);
+        self.own.insert(later.map_or(0, |at| at + 1), event);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_far(&mut self, event: u128, node: u32) {
+        self.far.push(Reverse((event, node)));
+    }
+
+    #[inline]
+    fn put(&mut self, from_now: u64, node: usize, event: u128) {
+        let windows = ((u128::from(from_now) * u128::from(self.inverse)) >> u64::BITS) as usize;
+        let place = (self.place + windows) % RING;
+        let head = self.heads[place * self.nodes + node];
+        if let Some(chunk) = self.chunks.get_mut(head as usize)
+            && let Some(free) = chunk.events.get_mut(chunk.len as usize)
+        {
+            *free = event;
+            chunk.len += 1;
+            return;
+        }
+        self.put_in_new(place, node, event);
+    }
+
+    #[inline(never)]
+    fn put_in_new(&mut self, place: usize, node: usize, event: u128) {
+        let head = &mut self.heads[place * self.nodes + node];
+        if *head == NIL {
+            self.occupied[place * self.nodes.div_ceil(64) + node / 64] |= 1 << (node % 64);
+            self.busy[place] += 1;
+        }
+        let next = *head;
+        *head = self.free;
+        match self.chunks.get_mut(self.free as usize) {
+            Some(chunk) => {
+                self.free = chunk.next;
+                chunk.events[0] = event;
+                (chunk.next, chunk.len) = (next, 1);
+            }
+            None => {
+                *head = self.chunks.len() as u32;
+                let mut events = [0; CHUNK];
+                events[0] = event;
+                self.chunks.push(Chunk { events, next, len: 1 });
+            }
+        }
+    }
+
+    /// Opens the next node that has events, of this window or of the next one that has any and begins by `last`, the
+    /// last instant that may pop from now on. Answers which.
+    pub fn turn(&mut self, last: Time) -> Option<usize> {
+        if self.ahead[0] == self.nodes && !self.advance(last) {
+            return None;
+        }
+        self.end = (self.start + self.width).min(last.0.saturating_add(1));
+        (self.node, self.next) = (self.ahead[0], 0);
+        self.sort_taken();
+        if self.due.last().is_some_and(|&event| time_of(event) >= self.end) {
+            self.cut();
+        }
+        self.take();
+        Some(self.node)
+    }
+
+    /// The next event of the open node.
+    #[inline]
+    pub fn pop(&mut self) -> Option<(Time, u64)> {
+        let due = self.due.get(self.next);
+        if let Some(&own) = self.own.last()
+            && due.is_none_or(|&event| own < event)
+        {
+            self.own.pop();
+            return Some(parts(own));
+        }
+        self.next += 1;
+        due.map(|&event| parts(event))
+    }
+
+    /// All events of the open node, which adds none itself.
+    #[inline]
+    pub fn all(&mut self) -> Vec<u128> {
+        std::mem::take(&mut self.due)
+    }
+
+    /// Takes the list back.
+    #[inline]
+    pub fn take_back(&mut self, all: Vec<u128>) {
+        self.due = all;
+        self.due.clear();
+    }
+
+    /// The open node and names of its events; or one of the [`AHEAD`] that come next in this window.
+    #[inline]
+    pub fn at(&self, ahead: usize) -> Option<(usize, impl Iterator<Item = u64> + '_)> {
+        let (node, events) = match ahead.checked_sub(1) {
+            None => (self.node, &self.due),
+            Some(ahead) => (self.ahead[ahead], &self.taken[ahead]),
+        };
+        (node < self.nodes).then(|| (node, events.iter().map(|&event| event as u64)))
+    }
+
+    /// Makes the events taken ahead, in their order, those of the open node.
+    fn sort_taken(&mut self) {
+        if !(FEW..MANY).contains(&self.taken[0].len()) {
+            std::mem::swap(&mut self.due, &mut self.taken[0]);
+            self.due.sort_unstable();
+            return;
+        }
+        // Dealt by time first: then they are nearly sorted.
+        let slot = |event: u128| ((time_of(event) - self.start) >> self.slot_shift) as usize % SLOTS;
+        let mut ends = [0u16; SLOTS];
+        self.taken[0].iter().for_each(|&event| ends[slot(event)] += 1);
+        let mut end = 0;
+        ends.iter_mut().for_each(|count| {
+            end += *count;
+            *count = end;
+        });
+        self.due.clear();
+        self.due.resize(self.taken[0].len(), 0);
+        for &event in &self.taken[0] {
+            let end = &mut ends[slot(event)];
+            *end -= 1;
+            self.due[*end as usize] = event;
+        }
+        let mut last = 0;
+        for at in 0..self.due.len() {
+            match self.due[at] {
+                event if event < last => self.sort_in(at),
+                event => last = event,
+            }
+        }
+    }
+
+    /// Puts the event at `from` where it belongs among those before, which are sorted.
+    #[inline]
+    fn sort_in(&mut self, from: usize) {
+        let (event, mut at) = (self.due[from], from);
+        while at > 0 && self.due[at - 1] > event {
+            self.due[at] = self.due[at - 1];
+            at -= 1;
+        }
+        self.due[at] = event;
+    }
+
+    /// Puts back what comes after the last instant that pops.
+    #[cold]
+    fn cut(&mut self) {
+        self.is_cut = true;
+        let first = self.due.partition_point(|&event| time_of(event) < self.end);
+        for at in first..self.due.len() {
+            let event = self.due[at];
+            self.put(time_of(event) - self.start, self.node, event);
+        }
+        self.due.truncate(first);
+    }
+
+    /// Goes on to the next window with events.
+    fn advance(&mut self, last: Time) -> bool {
+        let near = (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0);
+        let far = self.first_far().map(|time| ((time.0 - self.start) / self.width) as usize);
+        let Some(windows) = near.into_iter().chain(far).min() else { return false };
+        let start = self.start + windows as u64 * self.width;
+        if start > last.0 || self.is_cut {
+            return false;
+        }
+        (self.start, self.place) = (start, (self.place + windows) % RING);
+        while let Some(time) = self.first_far()
+            && time.0 - self.start < RING as u64 * self.width
+            && let Some(Reverse((event, node))) = self.far.pop()
+        {
+            self.put(time.0 - self.start, node as usize, event);
+        }
+        self.seen = 0;
+        (0..AHEAD).for_each(|_| self.take());
+        true
+    }
+
+    /// Takes out the events of one more node of this window, if there is one.
+    fn take(&mut self) {
+        self.ahead.rotate_left(1);
+        self.taken.rotate_left(1);
+        let Windows { ahead: [.., ahead], taken: [.., taken], .. } = self;
+        taken.clear();
+        *ahead = self.nodes;
+        let first = self.occupied_from(self.seen);
+        if first == self.nodes {
+            return;
+        }
+        (self.ahead[AHEAD - 1], self.seen) = (first, first + 1);
+        let words = self.nodes.div_ceil(64);
+        self.occupied[self.place * words + first / 64] &= !(1 << (first % 64));
+        self.busy[self.place] -= 1;
+        let mut at = std::mem::replace(&mut self.heads[self.place * self.nodes + first], NIL);
+        while let Some(chunk) = self.chunks.get_mut(at as usize) {
+            self.taken[AHEAD - 1].extend_from_slice(&chunk.events[..chunk.len as usize]);
+            let next = std::mem::replace(&mut chunk.next, self.free);
+            (self.free, at) = (at, next);
+        }
+        let after = self.occupied_from(first + 1);
+        if let Some(&head) = self.heads[self.place * self.nodes..].get(after)
+            && let Some(chunk) = self.chunks.get(head as usize)
+        {
+            prefetch(chunk);
+            prefetch(&chunk.events[CHUNK - 1]);
+        }
+    }
+
+    /// The first node of this window from `node` on that has events.
+    #[inline]
+    fn occupied_from(&self, node: usize) -> usize {
+        let words = &self.occupied[self.place * self.nodes.div_ceil(64)..][..self.nodes.div_ceil(64)];
+        let Some(&word) = words.get(node / 64) else { return self.nodes };
+        let bits = word & (u64::MAX << (node % 64));
+        if bits != 0 {
+            return node / 64 * 64 + bits.trailing_zeros() as usize;
+        }
+        let later = words.iter().enumerate().skip(node / 64 + 1).find(|&(_, &bits)| bits != 0);
+        later.map_or(self.nodes, |(word, bits)| word * 64 + bits.trailing_zeros() as usize)
+    }
+
+    fn first_far(&self) -> Option<Time> {
+        self.far.peek().map(|&Reverse((event, _))| Time(time_of(event)))
+    }
+
+    /// When the next event is due, if no node is open.
+    pub fn next_time(&self) -> Option<Time> {
+        let first = (0..RING).map(|windows| (self.place + windows) % RING).find(|&place| self.busy[place] > 0);
+        let heads = first.map_or(&[][..], |place| &self.heads[place * self.nodes..][..self.nodes]);
+        let chain = |&head: &u32| {
+            std::iter::successors(self.chunks.get(head as usize), |chunk| self.chunks.get(chunk.next as usize))
+        };
+        let near = heads.iter().flat_map(chain).flat_map(|chunk| &chunk.events[..chunk.len as usize]);
+        near.map(|&event| Time(time_of(event))).chain(self.first_far()).min()
+    }
+}
+
+/// Pending events in one of two orders.
+#[derive(Debug)]
+pub(crate) enum Schedule {
+    /// (time, name), whatever the node.
+    Strict(EventQueue),
+    /// Node by node in windows.
+    ByNode(Windows),
+}
+
+impl Schedule {
+    /// Adds an event of `node`.
+    #[inline]
+    pub fn push(&mut self, time: Time, node: u32, name: u64) {
+        match self {
+            Schedule::Strict(queue) => queue.push(time, name),
+            Schedule::ByNode(queue) => queue.push(time, node, name),
+        }
+    }
+
+    /// The same for an event that is due no sooner than in the least delay of a link.
+    #[inline]
+    pub fn push_away(&mut self, time: Time, node: u32, name: u64) {
+        match self {
+            Schedule::Strict(queue) => queue.push(time, name),
+            Schedule::ByNode(queue) => queue.push_away(time, node, name),
+        }
+    }
+
+    /// When the next event is due.
+    pub fn next_time(&self) -> Option<Time> {
+        match self {
+            Schedule::Strict(queue) => queue.next_time(),
+            Schedule::ByNode(queue) => queue.next_time(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A step of numbers that are as good as random.
+    fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        *state >> 33
+    }
+
+    proptest! {
+        /// Each event pops once, at each node in order of time and name, and windows follow each other.
+        #[test]
+        fn nodes_have_their_events_in_order(
+            nodes in 1..200usize,
+            width in 2..5_000u64,
+            first in 1..400usize,
+            last in 100_000..400_000u64,
+            mut seed: u64,
+        ) {
+            let mut queue = Windows::new(nodes, Time(width));
+            let mut left: BTreeMap<(usize, u64, u64), ()> = BTreeMap::new();
+            let mut name = 0;
+            let mut add = |queue: &mut Windows, left: &mut BTreeMap<_, _>, at: u64, node: usize, seed: &mut u64| {
+                // Names rise or fall, and are never the same.
+                name += 1;
+                let name = if next(seed).is_multiple_of(2) { name } else { (1 << 50) - name };
+                left.insert((node, at, name), ());
+                queue.push(Time(at), node as u32, name);
+            };
+            for _ in 0..first {
+                let (at, node) = (next(&mut seed) % (3 * width), next(&mut seed) as usize % nodes);
+                add(&mut queue, &mut left, at, node, &mut seed);
+            }
+            let (mut window, mut budget) = (0, 3_000);
+            while let Some(node) = queue.turn(Time(last)) {
+                while let Some((Time(now), name)) = queue.pop() {
+                    prop_assert!(now <= last && now / width >= window);
+                    window = now / width;
+                    let due = left.range((node, 0, 0)..).next().map(|(&event, _)| event);
+                    prop_assert_eq!(due, Some((node, now, name)), "of the node, the first that is left");
+                    left.remove(&(node, now, name));
+                    for _ in 0..next(&mut seed) % 3 {
+                        budget -= 1;
+                        if budget < 0 {
+                            break;
+                        }
+                        if next(&mut seed).is_multiple_of(4) {
+                            let at = now + next(&mut seed) % width;
+                            add(&mut queue, &mut left, at, node, &mut seed);
+                        } else {
+                            let at = now + width + next(&mut seed) % (width << (next(&mut seed) % 8));
+                            let node = next(&mut seed) as usize % nodes;
+                            add(&mut queue, &mut left, at, node, &mut seed);
+                        }
+                    }
+                }
+            }
+            prop_assert!(left.keys().all(|&(_, at, _)| at > last));
+            prop_assert_eq!(queue.next_time(), left.keys().map(|&(_, at, _)| Time(at)).min());
+        }
+    }
+}
