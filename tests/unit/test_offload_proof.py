@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from metaroce.collectives import Op
-from metaroce.errors import ProgramError
+from metaroce.errors import ConfigError, ProgramError
 from metaroce.offload import Graph, Node, OffloadOptions, Word, compile, node, prove
 from metaroce.offload.proof import implied, waits
 from metaroce.offload.table import Flow
@@ -185,7 +185,7 @@ def test_words_that_wait_for_each_other_are_a_deadlock():
 
 
 def test_what_does_not_fit_the_context_memory_is_refused():
-    with pytest.raises(ProgramError, match="bytes of context memory"):
+    with pytest.raises(ConfigError, match=r"chunk = 128: too small: .* bytes of context memory"):
         program("all_reduce", ranks=4, count=1 << 17, chunk=128)
 
 

@@ -7,29 +7,32 @@ from typing import Literal
 import numpy as np
 
 from ...collectives import Array, Op
-from ...errors import ProgramError
+from ...errors import ConfigError
 from ..ir import Module
 from ..proof import prove
 
 
 def verify(module: Module) -> Module:
-    """Raises `ProgramError` for a program that does not do what it should, or does not fit."""
+    """Raises `ConfigError` for a program that does not fit, `ProgramError` for one that does not do what it should."""
     program, hardware = module.program, module.target.hardware
     assert program is not None and hardware.engines is not None
     start, engine = program.extra["subgraph_start"].astype(np.int64), program.extra["subgraph_engine"]
     rank = program.rank[start[:-1]].astype(np.int64)
     context = _most(rank * (engine.max(initial=0) + 1) + engine, np.diff(start)) * hardware.engines.record.value
     limit = hardware.engines.context.value
+    asked = module.target.options.chunk
     if context > limit:
-        raise ProgramError(
-            f"an engine's entries take {context} bytes of {limit} bytes of context memory: larger chunks"
+        raise ConfigError.of(
+            "chunk", asked, f"too small: an engine's entries take {context} of {limit} bytes of context memory"
         )
     transfers = np.isin(program.op, (Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM))
     outstanding = _most(program.rank[transfers], np.ones(int(transfers.sum()), np.int64))
     receives = _most(program.rank[program.op == Op.RECV], np.ones(int((program.op == Op.RECV).sum()), np.int64))
     allowed = hardware.network.outstanding.value * sum(module.target.nics)
     if receives >= allowed:
-        raise ProgramError(f"a rank has {receives} receives, of {allowed} outstanding requests")
+        raise ConfigError.of(
+            "chunk", asked, f"too small: a rank has {receives} receives of {allowed} outstanding requests"
+        )
     prove(program, _announced(module))
     return module.but(notes=module.notes | {"context_bytes": context, "transfers": outstanding, "outstanding": allowed})
 
