@@ -58,7 +58,7 @@ def _on(split: str, kind: str, size: str, **more: Any) -> str:
 
 
 def _curves(quick: bool) -> Sheet:
-    sizes = {"10+2": ("16MiB", "512MiB"), "8+2": ("512MiB",)}
+    sizes = {"10+2": ("16MiB", "512MiB"), "8+2": ("64MiB",)}
     if not quick:
         sizes = {
             "10+2": ("1MiB", "4MiB", "16MiB", "64MiB", "256MiB", "512MiB"),
@@ -225,7 +225,7 @@ def _issued(row: Row) -> float:
 
 def m2(quick: bool) -> Target:
     """An AllGather over eight racks, in both splits."""
-    sizes = {"8+2": ("64MiB",)} if quick else {"8+2": ("64MiB", "256MiB"), "10+2": ("64MiB", "256MiB")}
+    sizes = {"8+2": ("16MiB",)} if quick else {"8+2": ("64MiB", "256MiB"), "10+2": ("64MiB", "256MiB")}
     racks: dict[str, object] = {
         "8+2": "mtia300-128",
         "10+2": Raw('mr.offload.hardware.load("mtia300").topology([16] * 8, "10+2")'),
