@@ -1,6 +1,6 @@
 """Every collective on engines over 2 .. 40 ranks and 1 .. 16 engines, rehearsed with random delays; prints a table.
 
-    python benches/offload_programs.py [--ranks 2-40] [--engines 1-16] [--seeds 50] [--verify]
+    python benches/offload_programs.py [--kinds all_reduce ...] [--ranks 2-40] [--engines 1-16] [--seeds 50] [--verify]
 
 A cell is a collective, a number of ranks (one domain, or racks of 16) and of engines; the algorithm and count are drawn
 from the cell, so that all algorithms and counts from one element to several chunks come up. Exit status 1 where an
@@ -49,6 +49,7 @@ def cell(kind, ranks, engines, verified):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--ranks", type=bounds, default=range(2, 41))
     parser.add_argument("--engines", type=bounds, default=range(1, 17))
     parser.add_argument("--seeds", type=int, default=50)
@@ -57,7 +58,7 @@ def main():
     begun, failed = time.monotonic(), []
     print("| collective | ranks | engines | programs | runs | elements compared | wrong | too early | algorithms |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for kind in KINDS:
+    for kind in asked.kinds:
         runs = checked = wrong = early = programs = 0
         algorithms = Counter()
         for ranks in asked.ranks:

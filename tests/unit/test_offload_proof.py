@@ -32,10 +32,8 @@ def edges_one_by_one(p):
         yield entry, on, with_column(p, "wqe_sync", entry, 0)
 
 
-@pytest.mark.parametrize("engines", [1, 2])
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_gather", "all_reduce"])
-@pytest.mark.parametrize("slots", [2, 4])
-@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize(("engines", "slots", "inplace"), [(1, 2, True), (2, 2, True), (1, 4, True), (1, 2, False)])
 def test_each_edge_of_a_ring_is_needed_or_implied(kind, engines, slots, inplace):
     p = program(
         kind,

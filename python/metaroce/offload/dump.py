@@ -65,9 +65,10 @@ def _entry(compiled: Compiled, p: Program, rank: int, engine: int, e: int) -> st
     local, remote, stream = int(p.local[e]), int(p.remote[e]), int(p.stream[e])
     target = compiled.module.target
     if op in (Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM):
+        where = "up" if target.domains[rank] == target.domains[peer] else "out"
         way = {Op.SEND: f"{peer:<3} <- {local:#x}", Op.RECV: f"{peer:<3} -> {local:#x}"}
         put = f"{peer:<3} {local:#x} -> {remote:#x}"
-        text = f"{way.get(op, put)} {size} stream {stream} nic {nic(target, rank, engine, peer)}"
+        text = f"{way.get(op, put)} {size} stream {stream} nic {where}{nic(target, rank, engine, peer)}"
     elif op == Op.SUM:
         text = f"{local:#x} += {remote:#x} {size}"
     elif op == Op.COPY:
