@@ -93,13 +93,14 @@ def rack_rows(wide, narrow, units, issue, gaudi):
 
 
 def test_m1_wants_ten_nics_in_the_band_and_eight_below_their_rate():
-    assert verdicts(rack.judge_m1(rack_rows(940, 760, 2800, (950, 400), 500))) == [True] * 5
-    assert verdicts(rack.judge_m1(rack_rows(880, 820, 2600, (400, 950), 480))) == [False] * 5
-    assert verdicts(rack.judge_m1(rack_rows(1001, 760, 2960, (400, 400), 540))) == [False, False, True, True, False]
+    assert verdicts(rack.judge_m1(rack_rows(940, 760, 2800, (950, 310), 500))) == [True] * 6
+    assert verdicts(rack.judge_m1(rack_rows(880, 820, 2600, (310, 950), 480))) == [False] * 6
+    wide = verdicts(rack.judge_m1(rack_rows(1001, 760, 2960, (300, 300), 540)))
+    assert wide == [False, False, True, True, True, False]
 
 
 def test_m1_judges_the_largest_size_only():
-    sheets = rack_rows(940, 760, 2800, (950, 400), 500)
+    sheets = rack_rows(940, 760, 2800, (950, 310), 500)
     small = rows([("10+2", "all_reduce", "1MiB")], busbw=[40])
     assert all(verdicts(rack.judge_m1([small + sheets[0], *sheets[1:]])))
 

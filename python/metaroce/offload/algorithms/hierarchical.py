@@ -172,7 +172,8 @@ def _gather(c: Call, rack: Rack, begin: Array, made: Array) -> None:
     """Own blocks go across and to the rack; what comes from across is spread."""
     own, size, chunks = rack.members, len(rack.members), c.node.chunks
     member, lane, chunk, d = np.ogrid[:size, : c.lanes, :chunks, 1:size]
-    q, ahead = lane * chunks + chunk, 2 * (begin[1] - begin[0])  # ranks may be a chunk apart
+    apart = 2 if "reduce_scatter" in c.node.phases else 1  # behind sums, ranks may be a chunk apart
+    q, ahead = lane * chunks + chunk, apart * (begin[1] - begin[0])
     at, length = c.pieces
     source_at = c.own_out if "reduce_scatter" in c.node.phases else c.own_in
     # A stream apart: reduced blocks are sent ahead of their time, gathered ones are not.

@@ -192,8 +192,7 @@ def judge_m4(sheets: Sheets) -> Finding:
     spans = {name: [row.median("loss") for row in rows] for name, rows in waves.items()}
     return Finding(
         f"engines {low:.2%} to {high:.2%}, with staging off chip {min(broken):.2%} to {max(broken):.2%} (sums); H100 "
-        f"{min(spans['512 tiles']):.1%} to {max(spans['512 tiles']):.1%} at 20 to 26 SMs, one wave "
-        f"{min(spans['one wave']):.1%} to {max(spans['one wave']):.1%}, none held 0",
+        f"{_span(spans['512 tiles'])} at 20 to 26 SMs, one wave {_span(spans['one wave'])}, none held 0",
         "below 0.5 % by mechanism, for this sigma (draws below: for most); whole waves of this grid lose 20.0 % for "
         "every k of 5 to 29, so 'over 20 %' is another grid or more SMs",
         (
@@ -226,6 +225,11 @@ def judge_m4(sheets: Sheets) -> Finding:
             ),
         ),
     )
+
+
+def _span(shares: list[float]) -> str:
+    least, most = f"{min(shares):.1%}", f"{max(shares):.1%}"
+    return least if least == most else f"{least} to {most}"
 
 
 def _within(engine: Row) -> tuple[str, ...]:
