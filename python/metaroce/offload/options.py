@@ -14,8 +14,8 @@ class OffloadOptions(Config):
 
     ``engines`` message engines to use; ``reserve`` of them are kept for nodes of the highest priority. ``chunk`` bytes
     a transfer at most; ``slots`` staging slots a subgraph. ``ready``: receivers say when their first receives are
-    posted (``first``; rings), when each is (``every``: nothing comes too early, at four entries more a transfer), or
-    never.
+    posted (``first``; rings), when each is (``every``: nothing with bytes comes too early, at four entries more a
+    transfer), or never.
     ``bucket`` merges small collectives of one kind. ``posters``: one-shot collectives are posted by cores of the
     accelerator, without event and dispatch, as in inference; else by message engines.
     """
