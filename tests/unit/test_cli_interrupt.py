@@ -23,7 +23,9 @@ PERF = ["all_reduce_perf", "-b", "1G", "-e", "1G", "-c", "0"]
 )
 def test_ctrl_c_stops_within_seconds(arguments):
     command = [sys.executable, "-m", "metaroce", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell's background job inherits that Ctrl-C is ignored.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **heard) as process:
         time.sleep(4)
         assert process.poll() is None, process.stderr.read()
         begin = time.monotonic()

@@ -305,11 +305,17 @@ impl Sharing {
                 self.choose_held_back(resource);
             } else if over || entry.held > 0 {
                 let due = self.due(resource) * (1.0 + SLACK);
+                let mut unfair = false;
                 for at in 0..self.resources[resource as usize].uses.len() {
                     let route = self.owner[self.resources[resource as usize].uses[at] as usize];
                     if over || self.routes[route as usize].rate > due {
+                        unfair = true;
                         self.choose(route);
                     }
+                }
+                if unfair {
+                    // Those of the set may have more already: it is then the others that are to gain.
+                    self.choose_held_back(resource);
                 }
             }
         }
