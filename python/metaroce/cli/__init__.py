@@ -123,7 +123,7 @@ def _one_line(error: CycloptsError) -> str:
         commands = [name for name in error.app or () if not name.startswith("-")]
         return f"command = {(error.unused_tokens or [''])[0]!r}: unknown; allowed: {' '.join(commands)}"
     if isinstance(error, UnusedCliTokensError):
-        return f"argument = {error.unused_tokens[0]!r}: nothing takes it; --help shows what is allowed"
+        return f"argument = {(error.unused_tokens or [''])[0]!r}: nothing takes it; --help shows what is allowed"
     if isinstance(error, CoercionError) and error.token is not None:
         field = error.token.keyword or (error.argument.name if error.argument else "argument")
         return f"{field} = {error.token.value!r}: must be {_kind(error.target_type)}"
