@@ -4,7 +4,7 @@
 
 A cell is a collective, a number of ranks (one domain, or racks of 16) and of engines; the algorithm and count are drawn
 from the cell, so that all algorithms and counts from one element to several chunks come up. Exit status 1 where an
-element is wrong, a run does not end, or a program is refused.
+element is wrong, a run does not end, a program is refused, or a message that was to be announced comes early.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def main():
                 checked, wrong = checked + int(found.checked.sum()), wrong + int(found.wrong.sum())
                 early += int(found.rnr.sum())
                 algorithms[compiled.module.nodes[0].algorithm] += 1
-                if not found.exact:
+                if not found.exact or (options.ready == "every" and found.early_bytes.any()):
                     failed.append(f"{kind} of {ranks} ranks, {engines} engines, {options}: {found.reason}")
         shown = ", ".join(f"{name} {many}" for name, many in sorted(algorithms.items()))
         span = [f"{r.start}-{r.stop - 1}" for r in (asked.ranks, asked.engines)]

@@ -102,7 +102,7 @@ and ``hosts_of_ranks`` u32. The dictionary has ``status`` ("done", "bound", "sta
 acknowledgement, and most that a COPY or SUM takes longer than it needs (left out: ``most_ps``); its columns are those
 of the program and of a checked run. The dictionary has, each a list by seed, ``status`` ("done", "stalled", "failed":
 a message did not fit its receive), ``wrong``, ``checked``, ``rnr`` (messages that came before their receive),
-``time_ps`` and ``reason`` (what did not go on, or empty).
+``early_bytes`` (bytes of these), ``time_ps`` and ``reason`` (what did not go on, or empty).
 """
 
 from collections.abc import Mapping

@@ -158,6 +158,8 @@ class Rehearsals:
     """Elements compared."""
     rnr: Array
     """Messages that came before their receive was posted."""
+    early_bytes: Array
+    """Bytes of these: announcements have none."""
     time_ps: Array
     reason: list[str]
     """What did not go on; empty when all is done."""
@@ -197,7 +199,7 @@ def rehearse(
             raw = _core.rehearse(json.dumps(spec), columns, numbers.tolist(), *_thread.stop)
     except _core.ConfigError as error:
         raise ConfigError(str(error)) from None
-    numeric = {name: np.array(raw[name], np.uint64) for name in ("wrong", "checked", "rnr", "time_ps")}
+    numeric = {name: np.array(raw[name], np.uint64) for name in ("wrong", "checked", "rnr", "early_bytes", "time_ps")}
     return Rehearsals(seeds=numbers, status=raw["status"], reason=raw["reason"], **numeric)
 
 

@@ -57,7 +57,7 @@ def test_programs_are_proved_and_exact(kind, data):
     found = rehearse(compiled.program(), range(seed, seed + 3))
     assert found.exact, (found.reason, found.wrong)
     if chosen.ready == "every":
-        assert not found.rnr.any()
+        assert not found.early_bytes.any()
 
 
 @SETTINGS

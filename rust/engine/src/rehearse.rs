@@ -83,6 +83,8 @@ pub struct Verdict {
     pub check: (u64, u64),
     /// Messages that came before their receive.
     pub rnr: u64,
+    /// Bytes of these: announcements have none.
+    pub early_bytes: u64,
     /// When it ended.
     pub time: Time,
     /// What did not go on, if it did not end.
@@ -161,14 +163,14 @@ impl Rehearsal {
             }
         }
         let left: usize = run.devices.iter().map(Device::unfinished).sum();
-        let (now, rnr) = (run.now, run.rnr);
+        let (now, rnr, early_bytes) = (run.now, run.rnr, run.early_bytes);
         let (ending, reason) = match (run.failed.take(), left) {
             (Some(reason), _) => (Ending::Failed, reason),
             (None, 0) => (Ending::Done, String::new()),
             (None, _) => (Ending::Stalled, run.reason()),
         };
         let check = self.pattern.check(&self.memory, &self.expects);
-        Some(Verdict { ending, check, rnr, time: now, reason })
+        Some(Verdict { ending, check, rnr, early_bytes, time: now, reason })
     }
 }
 
@@ -183,6 +185,7 @@ struct Run<'a> {
     random: Random,
     now: Time,
     rnr: u64,
+    early_bytes: u64,
     failed: Option<String>,
     /// Devices that may have done something, and flows whose next message may land.
     busy: VecDeque<u32>,
@@ -208,6 +211,7 @@ impl<'a> Run<'a> {
             random: Random::new(seed, 0, (least.0, most.0)),
             now: Time::ZERO,
             rnr: 0,
+            early_bytes: 0,
             failed: None,
             busy: VecDeque::new(),
             open: VecDeque::new(),
@@ -315,7 +319,10 @@ impl<'a> Run<'a> {
             let needs = wqe.op != Op::Write;
             if needs && receive.is_none() {
                 message.held = true;
-                self.rnr += u64::from(is_new);
+                if is_new {
+                    self.rnr += 1;
+                    self.early_bytes += wqe.bytes;
+                }
                 // What is written is there all the same, if nobody is told yet.
                 if is_new && wqe.op == Op::WriteImm {
                     self.place(id, source, (target, wqe.remote));

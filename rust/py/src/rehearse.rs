@@ -54,6 +54,7 @@ fn to_dict<'py>(py: Python<'py>, verdicts: &[Verdict]) -> PyResult<Bound<'py, Py
     result.set_item("wrong", all(|verdict| verdict.check.0))?;
     result.set_item("checked", all(|verdict| verdict.check.1))?;
     result.set_item("rnr", all(|verdict| verdict.rnr))?;
+    result.set_item("early_bytes", all(|verdict| verdict.early_bytes))?;
     result.set_item("time_ps", all(|verdict| verdict.time.0))?;
     result.set_item("reason", verdicts.iter().map(|verdict| verdict.reason.as_str()).collect::<Vec<_>>())?;
     Ok(result)
