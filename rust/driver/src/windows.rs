@@ -70,6 +70,9 @@ pub struct Windows {
     is_cut: bool,
 }
 
+/// Longest window: beyond, the division of a time in the ring by multiplication would not be exact.
+pub(crate) const MAX_WIDTH: Time = Time(1 << 29);
+
 /// The time of an event.
 #[inline]
 const fn time_of(event: u128) -> u64 {
@@ -83,9 +86,9 @@ pub(crate) const fn parts(event: u128) -> (Time, u64) {
 }
 
 impl Windows {
-    /// An empty queue of so many nodes with windows `width` long, which must be below 2^32 ps.
+    /// An empty queue of so many nodes with windows `width` long, from 2 ps to [`MAX_WIDTH`].
     pub fn new(nodes: usize, width: Time) -> Windows {
-        assert!((2..1 << u32::BITS).contains(&width.0), "windows of {width}");
+        assert!((Time(2)..=MAX_WIDTH).contains(&width), "windows of {width}");
         Windows {
             due: Vec::new(),
             next: 0,
@@ -147,7 +150,7 @@ impl Windows {
 
     #[inline]
     fn put(&mut self, from_now: u64, node: usize, event: u128) {
-        let windows = ((u128::from(from_now) * u128::from(self.inverse)) >> u64::BITS) as usize;
+        let windows = self.windows_in(from_now);
         let place = (self.place + windows) % RING;
         let head = self.heads[place * self.nodes + node];
         if let Some(chunk) = self.chunks.get_mut(head as usize)
@@ -158,6 +161,12 @@ impl Windows {
             return;
         }
         self.put_in_new(place, node, event);
+    }
+
+    /// `from_now` ÷ the width, of what the ring takes.
+    #[inline]
+    const fn windows_in(&self, from_now: u64) -> usize {
+        ((from_now as u128 * self.inverse as u128) >> u64::BITS) as usize
     }
 
     #[inline(never)]
@@ -421,6 +430,17 @@ mod tests {
     fn next(state: &mut u64) -> u64 {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *state >> 33
+    }
+
+    #[test]
+    fn an_event_is_in_the_window_of_its_time_to_the_last_instant() {
+        for width in (2..1000).chain((0..1000).map(|less| MAX_WIDTH.0 - less)) {
+            let queue = Windows::new(1, Time(width));
+            for window in 0..RING as u64 {
+                let instants = [window * width, (window + 1) * width - 1].map(|instant| queue.windows_in(instant));
+                assert_eq!(instants, [window as usize; 2], "windows of {width} ps");
+            }
+        }
     }
 
     proptest! {

@@ -22,7 +22,7 @@ use crate::sim::{Progress, Simulation, Verify};
 use crate::spec::{Data, DriverError, FaultTarget, OnError, Spec};
 use crate::telemetry::Sampler;
 use crate::upcoming::Upcoming;
-use crate::windows::{Schedule, Windows};
+use crate::windows::{MAX_WIDTH, Schedule, Windows};
 
 /// State of paths, bytes, that is worth giving back.
 const MUCH: usize = 64 << 20;
@@ -200,10 +200,10 @@ fn queue(spec: &Spec, fabric: &Fabric) -> Schedule {
 fn goes_by_node(spec: &Spec, fabric: &Fabric) -> bool {
     let once = (spec.iterations, spec.warmup) == (1, 0) && spec.inject.is_none();
     let apart = spec.record_paths_ps.is_none() && spec.faults.is_empty() && !spec.fabric.lossless;
-    let in_order = !spec.fabric.control_priority || fabric.is_explicit();
     // The two hosts of a rank act on each other at once.
     let apart = apart && spec.scale_out.is_none();
-    once && apart && in_order && (2..1 << u32::BITS).contains(&fabric.least_delay().0)
+    let in_order = !spec.fabric.control_priority || fabric.is_explicit();
+    once && apart && in_order && (Time(2)..=MAX_WIDTH).contains(&fabric.least_delay())
 }
 
 fn check(spec: &Spec, data: &Data, program: &Program) -> Result<(), DriverError> {
