@@ -259,6 +259,9 @@ pub fn rehearse(
     seeds: &[u64],
     interrupted: &mut dyn FnMut() -> bool,
 ) -> Result<Vec<Verdict>, DriverError> {
+    if !data.program.rkey.is_empty() {
+        return Err(DriverError::config("rkey", "a column", "none in a rehearsal, which has no regions"));
+    }
     let program = Program::new(data.program, spec.memory_bytes).map_err(|e| DriverError::Config(e.to_string()))?;
     if program.graph().is_empty() {
         return Err(DriverError::config("subgraph_start", "missing", "the columns of a program with subgraphs"));

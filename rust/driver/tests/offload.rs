@@ -7,7 +7,8 @@ mod common;
 
 use common::{CABLE, GBPS, MTU, Net, SMALL, counter, told, unaccounted};
 use engines::{ELEMENT, Entry, Job, Subgraph, WRITE_IMM, noop, recv, ring, send, set, subgraph, wait};
-use metaroce_driver::{Data, Outcome, Spec, Status, simulate};
+use metaroce_driver::{Data, Outcome, RehearsalSpec, Spec, Status, rehearse, simulate};
+use metaroce_engine::Column;
 use metaroce_engine::pattern::{ALL_RANKS, Expect, Fill};
 use serde_json::{Value, json};
 
@@ -196,4 +197,20 @@ fn what_engines_do_not_do_is_refused() {
     plain.ranks[0].push(common::entry(common::NOOP, 0, 0, 0));
     let message = plain.try_run(&spec(SMALL, "metaroce", 2, 1)).expect_err("refused");
     assert!(message.contains("offload: engines is not allowed"), "{message}");
+}
+
+#[test]
+fn regions_are_not_rehearsed() {
+    // With keys of regions a WRITE may go beyond memory: nobody checks it before the run.
+    let beyond = Entry { op: WRITE_IMM, remote: 1 << 30, ..send(1, 0, 8) };
+    let mut program = Job::one(&[subgraph(0, &[beyond])]).columns();
+    program.rkey = Column::of([1].into_iter());
+    let spec = json!({
+        "memory_bytes": 64, "dtype": "int8", "offload": offload(1), "least_ps": 0, "most_ps": 1,
+    });
+    let spec = RehearsalSpec::parse(&spec.to_string()).expect("a rehearsal");
+    let data =
+        Data { program, fills: Vec::new(), expects: Vec::new(), memory: None, regions: Vec::new(), denied: Vec::new() };
+    let message = rehearse(&spec, data, &[1], &mut || false).expect_err("refused").to_string();
+    assert!(message.contains("rkey: a column is not allowed; allowed: none in a rehearsal"), "{message}");
 }
