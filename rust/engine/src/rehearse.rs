@@ -301,7 +301,7 @@ impl<'a> Run<'a> {
         bytes.clear();
         bytes.extend_from_slice(&self.of.memory.rank(rank)[wqe.local as usize..][early.clone()]);
         let id = self.of.flow_of[entry as usize];
-        let arrives = Time(self.now.0 + self.random.time()).max(self.flows[id as usize].last_arrival);
+        let arrives = self.now.saturating_add(Time(self.random.time())).max(self.flows[id as usize].last_arrival);
         let flow = &mut self.flows[id as usize];
         flow.last_arrival = arrives;
         flow.messages.push_back(Message { entry, arrives, early: (early.start, bytes), held: false });
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
 
     /// The first message of a flow has landed: its receive ends, and its sender will know.
     fn end(&mut self, id: u32, receives: bool, target: u32) {
-        let acked = Time(self.now.0 + self.random.time());
+        let acked = self.now.saturating_add(Time(self.random.time()));
         let flow = &mut self.flows[id as usize];
         flow.last_ack = flow.last_ack.max(acked);
         self.events.push(Reverse((flow.last_ack, Event::Ack(id))));

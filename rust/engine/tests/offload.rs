@@ -259,6 +259,28 @@ fn what_is_blocked_says_why() {
 }
 
 #[test]
+fn times_beyond_all_times_are_told() {
+    let reasons = |job: &Job, hardware: &Hardware| {
+        let trace = run(&job.plan(hardware).expect("a program"), |_| 0);
+        assert!(!trace.finished);
+        let blocked = trace.device.expect("a device").blocked(9);
+        blocked.into_iter().map(|blocked| blocked.reason).collect::<Vec<_>>()
+    };
+    // CPU-C takes packets in order: what waits behind the first is not released either.
+    let late = |packet| Subgraph { packet, release: u64::MAX, ..subgraph(0, &[noop()]) };
+    let job = Job::one(&[late(0), late(1)]);
+    let told = |entry: u32| format!("engine 0: NOOP (entry {entry} of rank 0) waits for a release that never comes");
+    assert_eq!(reasons(&job, &hardware(1)), [told(0), told(1)]);
+    let mut direct = hardware(1);
+    direct.engines[0].direct = true;
+    assert_eq!(reasons(&job, &direct), [told(0), told(1)]);
+    let mut slow = hardware(1);
+    slow.engines[0].issue = Time(1 << 63);
+    let job = Job::one(&[subgraph(0, &[noop(); 2])]);
+    assert_eq!(reasons(&job, &slow), ["engine 0: NOOP (entry 1 of rank 0) never ends to issue"]);
+}
+
+#[test]
 fn programs_that_do_not_fit_are_refused() {
     let told = |job: &Job, change: &dyn Fn(&mut metaroce_engine::Columns), hardware: &Hardware| {
         let mut columns = job.columns();

@@ -156,6 +156,17 @@ fn what_cannot_go_on_or_does_not_fit_is_told() {
 }
 
 #[test]
+fn messages_at_the_end_of_time_end_the_rehearsal() {
+    let late = Subgraph { release: u64::MAX - 10_000_000, ..subgraph(0, &[send(1, 0, 4)]) };
+    let job = Job { ranks: vec![vec![late], vec![subgraph(0, &[recv(0, 0, 4)])]], sets: Vec::new() };
+    let payload = Payload { dtype: Dtype::Int8, memory: 4, fills: Vec::new(), expects: Vec::new() };
+    let mut rehearsal =
+        Rehearsal::new(job.plan(&real(1)).expect("a program"), payload, delays(20_000_000, 0)).expect("memory");
+    let verdict = rehearsal.run(1, &mut || false).expect("nobody interrupts");
+    assert_eq!((verdict.ending, verdict.time), (Ending::Done, Time::NEVER));
+}
+
+#[test]
 fn writes_land_and_tell_whoever_waits() {
     // Rank 0 writes a sum to rank 1, whose receive of no bytes is what its own SUM waits for.
     let element = ELEMENT;

@@ -1,5 +1,7 @@
 //! Why a device does not go on.
 
+use metaroce_wire::Time;
+
 use super::device::{Device, Phase, is_transfer};
 use super::plan::{FENCE, RX_SYNC, SYNC, TX_SYNC};
 use crate::program::Op;
@@ -18,7 +20,7 @@ pub struct Blocked {
 }
 
 impl Device {
-    /// Subgraphs that have begun and cannot go on, in order, at most `most`.
+    /// Subgraphs that cannot go on, in order, at most `most`; not those that are yet to be released.
     pub fn blocked(&self, most: usize) -> Vec<Blocked> {
         (0..self.states.len() as u32).filter_map(|own| self.why(own)).take(most).collect()
     }
@@ -41,6 +43,11 @@ impl Device {
                 let limit = self.plan.hardware.outstanding;
                 (head, None, format!("waits for one of {limit} outstanding transfers to end"))
             }
+            // Nothing is due any more: its time is later than times go.
+            Phase::Idle if self.poll_timeout() == Time::NEVER => {
+                (head, None, "waits for a release that never comes".to_owned())
+            }
+            Phase::Running if self.poll_timeout() == Time::NEVER => (head, None, "never ends to issue".to_owned()),
             Phase::Issued => {
                 let open = (self.start_of(own)..head).find(|&entry| !self.is_complete(entry))?;
                 (open, self.peer(open), self.lacks(open).to_owned())
