@@ -2,7 +2,7 @@
 
 use metaroce_wire::Time;
 
-use super::device::{Device, Phase, is_transfer};
+use super::device::{Device, Phase};
 use super::plan::{FENCE, RX_SYNC, SYNC, TX_SYNC};
 use crate::program::Op;
 
@@ -39,7 +39,7 @@ impl Device {
                 let stands = self.words.get(wqe.local);
                 (head, None, format!("waits for word {} {sign} {}; it is {stands}", wqe.local, wqe.remote))
             }
-            Phase::Ready if is_transfer(program.op(head)) => {
+            Phase::Ready if program.op(head).has_peer() => {
                 let limit = self.plan.hardware.outstanding;
                 (head, None, format!("waits for one of {limit} outstanding transfers to end"))
             }
@@ -69,7 +69,7 @@ impl Device {
             flow & SYNC != 0
                 || graph.flow.get(entry as usize) & FENCE != 0
                 || flow & RX_SYNC != 0 && op == Op::Recv
-                || flow & TX_SYNC != 0 && is_transfer(op) && op != Op::Recv
+                || flow & TX_SYNC != 0 && op.has_peer() && op != Op::Recv
                 || back > 0 && entry == head - back
         };
         open.into_iter().find(keeps)
@@ -94,7 +94,7 @@ impl Device {
     fn lacks(&self, entry: u32) -> &'static str {
         match self.plan.program.op(entry) {
             Op::Recv => "has not landed",
-            op if is_transfer(op) => "is not acknowledged",
+            op if op.has_peer() => "is not acknowledged",
             _ => "is not complete",
         }
     }

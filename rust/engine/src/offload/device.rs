@@ -101,11 +101,6 @@ pub struct Device {
     extra: Option<Random>,
 }
 
-/// Whether it goes to the NIC.
-pub(super) const fn is_transfer(op: Op) -> bool {
-    matches!(op, Op::Send | Op::Recv | Op::Write | Op::WriteImm)
-}
-
 impl Device {
     /// The device of `rank`, which does nothing before [`Device::begin`].
     pub fn new(plan: Arc<Plan>, rank: usize) -> Device {
@@ -333,7 +328,7 @@ impl Device {
                 let cost = self.cost(engine, own);
                 let state = &mut self.states[own as usize];
                 state.phase = Phase::Running;
-                if state.started && is_transfer(self.plan.program.op(state.head)) {
+                if state.started && self.plan.program.op(state.head).has_peer() {
                     self.outstanding += 1;
                     self.most = self.most.max(self.outstanding);
                 }
@@ -459,7 +454,7 @@ impl Device {
             cpu.usage.unit_wait += now.0 - since.0;
             cpu.begun = now;
             let (graph, program) = (self.plan.graph(), &self.plan.program);
-            let is_free = graph.flow.get(entry as usize) & FUSED != 0 && is_transfer(program.op(entry));
+            let is_free = graph.flow.get(entry as usize) & FUSED != 0 && program.op(entry).has_peer();
             let bytes = if is_free { 0 } else { program.bytes(entry) };
             if bytes > 0 {
                 let extra = self.extra.as_mut().map_or(0, Random::time);
@@ -475,7 +470,7 @@ impl Device {
         let cpu = &mut self.cpus[engine as usize];
         cpu.usage.unit += now.0 - cpu.begun.0;
         let Some((_, entry)) = cpu.queue.pop_front() else { return };
-        if is_transfer(self.plan.program.op(entry)) {
+        if self.plan.program.op(entry).has_peer() {
             self.post(now, engine, entry);
         } else {
             self.end_here(now, entry);
@@ -554,7 +549,7 @@ impl Device {
         } else if !self.is_met(&state) {
             self.states[own as usize].phase = Phase::Blocked;
         } else if self.holds(state.head) {
-            self.queue_up(own, is_transfer(self.plan.program.op(state.head)));
+            self.queue_up(own, self.plan.program.op(state.head).has_peer());
         } else {
             self.await_word(own);
         }

@@ -191,12 +191,7 @@ impl Plan {
                 match wqe.op {
                     Op::Read | Op::CompareSwap | Op::FetchAdd | Op::Flush => {
                         let allowed = "0 to 6, 11, 12 in a program with subgraphs";
-                        return refuse(
-                            "op",
-                            i,
-                            Op::ALL.iter().position(|(op, _)| *op == wqe.op).unwrap_or(0) as u64,
-                            allowed,
-                        );
+                        return refuse("op", i, wqe.op as u64, allowed);
                     }
                     Op::Wait | Op::Set if wqe.local >= words => {
                         return refuse("local", i, wqe.local, format!("below {words}, the words of a rank"));
