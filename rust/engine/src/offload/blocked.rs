@@ -2,8 +2,9 @@
 
 use metaroce_wire::Time;
 
-use super::device::{Device, Phase};
+use super::device::Device;
 use super::plan::{FENCE, RX_SYNC, SYNC, TX_SYNC};
+use super::subgraph::{Phase, is_received, is_sent};
 use crate::program::Op;
 
 /// A subgraph that cannot go on.
@@ -68,8 +69,8 @@ impl Device {
             let op = program.op(entry);
             flow & SYNC != 0
                 || graph.flow.get(entry as usize) & FENCE != 0
-                || flow & RX_SYNC != 0 && op == Op::Recv
-                || flow & TX_SYNC != 0 && op.has_peer() && op != Op::Recv
+                || flow & RX_SYNC != 0 && is_received(op)
+                || flow & TX_SYNC != 0 && is_sent(op)
                 || back > 0 && entry == head - back
         };
         open.into_iter().find(keeps)

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use metaroce_wire::Time;
 
 use super::cpu::{Cpu, Usage};
-use super::plan::{FENCE, FUSED, Plan, RX_SYNC, SYNC, TX_SYNC};
+use super::plan::{FUSED, Plan};
+use super::subgraph::{Phase, State, is_sent};
 use super::unit::Units;
 use super::words::Words;
 use crate::program::Op;
@@ -35,36 +36,6 @@ enum Due {
     Cpu(u32),
     /// The first transfer of an engine is at the NIC.
     Post(u32),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Not released yet.
-    Idle,
-    /// In the queue of its engine.
-    Ready,
-    /// The CPU works for it.
-    Running,
-    /// Waits for entries of its own.
-    Blocked,
-    /// Waits for a word.
-    Waiting,
-    /// Has issued all its entries.
-    Issued,
-}
-
-/// A subgraph.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    /// Entry to issue next.
-    pub head: u32,
-    /// Issued and not complete: all, receives, and what is sent.
-    open: u32,
-    receives: u32,
-    sends: u32,
-    pub phase: Phase,
-    started: bool,
-    fenced: bool,
 }
 
 /// The engines of a rank.
@@ -154,17 +125,8 @@ impl Device {
     pub fn begin(&mut self, now: Time) {
         let plan = self.plan.clone();
         let own = self.first_subgraph as usize..plan.subgraphs[self.rank + 1] as usize;
-        let state = |&head: &u32| State {
-            head,
-            open: 0,
-            receives: 0,
-            sends: 0,
-            phase: Phase::Idle,
-            started: false,
-            fenced: false,
-        };
         self.states.clear();
-        self.states.extend(plan.graph().start[own].iter().map(state));
+        self.states.extend(plan.graph().start[own].iter().map(|&head| State::new(head)));
         self.complete.fill(0);
         self.left = plan.program.entries(self.rank).len();
         (self.outstanding, self.starving) = (0, false);
@@ -392,28 +354,16 @@ impl Device {
     fn issue(&mut self, now: Time, engine: u32, own: u32) {
         let state = &mut self.states[own as usize];
         let entry = state.head;
-        state.head += 1;
-        state.open += 1;
-        let flow = self.plan.graph().flow.get(entry as usize);
-        state.fenced |= flow & FENCE != 0;
+        let op = self.plan.program.op(entry);
+        state.issue(op, self.plan.graph().flow.get(entry as usize));
         let cpu = &mut self.cpus[engine as usize];
         cpu.usage.issued += 1;
         if let Some(at) = self.issued.get_mut((entry - self.first) as usize) {
             *at = now.0;
         }
-        match self.plan.program.op(entry) {
-            Op::Send | Op::Write | Op::WriteImm if self.plan.hardware.copies_sends => {
-                state.sends += 1;
-                self.work(now, engine, entry);
-            }
-            Op::Send | Op::Write | Op::WriteImm => {
-                state.sends += 1;
-                self.post(now, engine, entry);
-            }
-            Op::Recv => {
-                state.receives += 1;
-                self.post(now, engine, entry);
-            }
+        match op {
+            op if is_sent(op) && self.plan.hardware.copies_sends => self.work(now, engine, entry),
+            op if op.has_peer() => self.post(now, engine, entry),
             Op::Copy | Op::Sum => self.work(now, engine, entry),
             Op::Set => {
                 let wqe = self.plan.program.wqe(entry as usize);
@@ -520,15 +470,7 @@ impl Device {
         let own = self.first_subgraph as usize..plan.subgraphs[self.rank + 1] as usize;
         let own = plan.graph().start[own].partition_point(|&start| start <= entry) - 1;
         let state = &mut self.states[own];
-        state.open -= 1;
-        match plan.program.op(entry) {
-            Op::Recv => state.receives -= 1,
-            Op::Send | Op::Write | Op::WriteImm => state.sends -= 1,
-            _ => {}
-        }
-        if state.fenced && plan.graph().flow.get(entry as usize) & FENCE != 0 {
-            state.fenced = false;
-        }
+        state.end(plan.program.op(entry), plan.graph().flow.get(entry as usize));
         if state.phase == Phase::Blocked {
             self.look(now, own as u32);
         }
@@ -559,8 +501,6 @@ impl Device {
     fn is_met(&self, state: &State) -> bool {
         let (graph, i) = (self.plan.graph(), state.head as usize);
         let (flow, back) = (graph.flow.get(i), graph.wqe_sync.get(i) as u32);
-        let open = |bit: u64, count: u32| flow & bit != 0 && count > 0;
-        !(state.fenced || open(SYNC, state.open) || open(RX_SYNC, state.receives) || open(TX_SYNC, state.sends))
-            && (back == 0 || self.is_complete(state.head - back))
+        !state.keeps(flow) && (back == 0 || self.is_complete(state.head - back))
     }
 }

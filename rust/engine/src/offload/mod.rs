@@ -18,6 +18,7 @@ mod blocked;
 mod cpu;
 mod device;
 mod plan;
+mod subgraph;
 mod unit;
 mod words;
 
