@@ -150,6 +150,14 @@ def test_no_other_algorithm_is_estimated_to_be_quicker():
         assert times["auto"] <= min(times.values()) + 1e-9, (size, times)
 
 
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_no_sum_is_estimated_to_be_quicker_than_the_unit_of_its_engine(algorithm):
+    options = OffloadOptions(engines=1, algorithm=algorithm)
+    compiled = compile(node("reduce_scatter", 8, 4 << 20), [0] * 8, options=options, verified=False)
+    unit = compiled.module.target.hardware.unit
+    assert compiled.costs[-1].after_us > 7 * (512 << 10) / (unit.alone.value * unit.clock.value / 1e6)
+
+
 def test_chunks_keep_to_their_bounds():
     for size in (1 << 20, 16 << 20, 256 << 20):
         compiled = compile(node("all_reduce", 16, size), [0] * 16, verified=False)

@@ -87,6 +87,11 @@ def _hops(domains: Array, f: Figures) -> tuple[float, float]:
     return (f.hop_out, min(f.up, f.out)) if several else (f.hop_up, f.up)
 
 
+def _sum_time(size: float, node: Node, f: Figures) -> float:
+    """Of one sum of so many bytes on each of a node's lanes at once."""
+    return size / min(f.unit, f.units / node.lanes)
+
+
 def _ring(node: Node, domains: Array, target: Target, f: Figures) -> float:
     n = len(domains)
     hop, rate = _hops(domains, f)
@@ -97,7 +102,7 @@ def _ring(node: Node, domains: Array, target: Target, f: Figures) -> float:
     for phase in node.phases:
         sums = phase == "reduce_scatter"
         entries = 3 if sums else 2
-        add = unit / min(f.unit, f.units / node.lanes) if sums else 0.0
+        add = _sum_time(unit, node, f) if sums else 0.0
         each = max(wire, entries * f.issue, add, (wire + hop + add + entries * f.issue) / under_way)
         time += (n - 1) * node.chunks * each
     return time + hop
@@ -111,7 +116,7 @@ def _put(node: Node, domains: Array, target: Target, f: Figures) -> float:
     issue, fixed = (posters.issue.value / 1e6, posters.post.value / 1e6) if posters else (f.issue, f.fixed)
     wire = max(inside * block / f.up + outside * block / f.out for inside, outside in _peers(domains))
     sums = node.kind in ("all_reduce", "reduce_scatter")
-    slice_time = block / node.lanes / min(f.unit, f.units / node.lanes)
+    slice_time = _sum_time(block / node.lanes, node, f)
     return fixed + 2 * (n - 1) * issue + hop + wire + (n * (issue + slice_time) if sums else 0.0)
 
 
@@ -142,13 +147,13 @@ def _racks(node: Node, domains: Array, target: Target, f: Figures) -> float:
         worst = max((n - n / s) * block / f.up for s in sizes if s > 1) if (sizes > 1).any() else 0.0
         across = max((n - s) / s * block for s in sizes) / f.out
         steps, hop = rounds(domains), f.hop_up
-    chunk = block / node.lanes / node.chunks
+    add, units = _sum_time(block / node.lanes / node.chunks, node, f), steps * node.chunks
     time = f.fixed
     for phase in node.phases:
         sums = phase == "reduce_scatter"
-        units = steps * node.chunks
-        each = (hop + 3 * f.issue + chunk / f.unit) / node.flight if sums else 0.0
-        pipe = max(worst, units * max((3 if sums else 2) * f.issue, each), across)
+        # An engine's unit makes one sum at a time, however many transfers are under way.
+        each = max(3 * f.issue, add, (hop + 3 * f.issue + add) / node.flight) if sums else 2 * f.issue
+        pipe = max(worst, units * each, across)
         # The first or last chunk of one network has nothing to overlap with in the other.
         time += pipe + (f.hop_out + min(worst, across) / node.chunks if across else 0.0) + hop
     return time
