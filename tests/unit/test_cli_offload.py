@@ -59,6 +59,7 @@ def test_a_matrix_from_a_file(capsys, tmp_path):
         (["all_reduce", "--size", "1M", "--hardware", "abacus"], "hardware = 'abacus': unknown"),
         (["all_reduce", "--size", "1M", "--rank", "16", "--dump"], "--rank = 16: must be 0 .. 15"),
         (["all_reduce", "--size", "1M", "-d", "int8"], "dtype = 'int8': the units of mtia300 sum"),
+        (["all_reduce", "--size", "1M", "-d", "int4"], "dtype = 'int4': unknown; allowed: bfloat16"),
         (["alltoallv", "--matrix", "/none"], "--matrix = '/none': must be a readable file"),
     ],
 )

@@ -36,6 +36,7 @@ __all__ = [
     "Options",
     "Program",
     "Ranges",
+    "check_names",
     "compile",
     "count_of",
     "elements_of",
@@ -63,10 +64,7 @@ def compile(
     ``size`` is nccl-tests' size in bytes a rank, from which ``count`` elements of the call follow, or give ``count``.
     alltoallv takes ``matrix`` instead, bytes from row to column. Raises `ConfigError` for what cannot be compiled.
     """
-    if kind not in ALGORITHMS:
-        raise ConfigError.unknown("kind", kind, ALGORITHMS)
-    if dtype not in ELEMENT_BYTES:
-        raise ConfigError.unknown("dtype", dtype, ELEMENT_BYTES)
+    check_names(kind, dtype)
     if ranks < 2:
         raise ConfigError.of("ranks", ranks, "must be at least 2")
     if chunks is not None and not 1 <= chunks <= MAX_CHUNKS:
@@ -90,6 +88,14 @@ def compile(
             verify(program)
             _verified.add(shape)
     return program
+
+
+def check_names(kind: str, dtype: str) -> None:
+    """Raise `ConfigError` unless both are known."""
+    if kind not in ALGORITHMS:
+        raise ConfigError.unknown("kind", kind, ALGORITHMS)
+    if dtype not in ELEMENT_BYTES:
+        raise ConfigError.unknown("dtype", dtype, ELEMENT_BYTES)
 
 
 def elements_of(matrix: npt.ArrayLike | None, dtype: str) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..collectives import Array, Program, count_of, elements_of
+from ..collectives import Program, check_names, count_of, elements_of
 from ..errors import ConfigError
 from .cost import total
 from .hardware import Hardware, load
@@ -123,6 +123,7 @@ def node(
     id: str = "",
 ) -> Node:
     """A collective of ``size`` bytes, ``count`` elements or a ``matrix``, as for `metaroce.collectives.compile`."""
+    check_names(kind, dtype)
     if kind == "alltoallv":
         return Node(id or kind, kind, dtype=dtype, matrix=elements_of(matrix, dtype))
     count = count_of(kind, size, dtype, ranks) if count is None else count
@@ -199,6 +200,3 @@ def _note(module: Module, name: str) -> str:
         "verify": lambda: f"context {notes['context_bytes']} bytes an engine, {notes['transfers']} transfers a rank",
     }
     return texts[name]()
-
-
-__all__ = ["PASSES", "Array", "Compiled", "compile", "node"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...collectives import ALGORITHMS as KINDS
+from ...collectives import check_names
 from ...errors import ConfigError
-from ...units import ELEMENT_BYTES
 from ..call import even
 from ..ir import Module, Node, Target
 
@@ -32,10 +31,7 @@ def legalise(module: Module) -> Module:
 
 def _check(node: Node, target: Target) -> None:
     assert target.hardware.unit is not None
-    if node.kind not in KINDS:
-        raise ConfigError.unknown("kind", node.kind, KINDS)
-    if node.dtype not in ELEMENT_BYTES:
-        raise ConfigError.unknown("dtype", node.dtype, ELEMENT_BYTES)
+    check_names(node.kind, node.dtype)
     if node.op != "sum":
         raise ConfigError.unknown("op", node.op, ["sum"])
     known = target.hardware.unit.dtypes.value
