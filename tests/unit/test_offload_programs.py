@@ -253,6 +253,17 @@ def test_binding_spreads_peers_over_nics_and_counts_queue_pairs():
     assert compiled.module.notes["qps"] == 24
 
 
+def test_an_empty_graph_and_what_a_packet_has_not_are_refused():
+    with pytest.raises(ConfigError, match="nodes = 0: must be at least 1"):
+        compile(Graph(()), [0] * 4)
+    compiled = compile(Node("x", "all_reduce", count=9, trigger=Word(0, (1 << 63) - 1, ">=")), [0] * 4)
+    for row in (Outside(1, 1), Outside(0, -1), Outside(0, 1, -1), Outside(0, 1, 0, 4)):
+        with pytest.raises(ConfigError, match=r"words = .*: must be a word below 1 of a rank below 4"):
+            compiled.program([row])
+    with pytest.raises(ConfigError, match=r"rank = 4: must be 0 \.\. 3"):
+        compiled.dump(4)
+
+
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
@@ -264,6 +275,14 @@ def test_binding_spreads_peers_over_nics_and_counts_queue_pairs():
         ({"group": (0, 9)}, {}, "group"),
         ({"group": (0,)}, {}, "group"),
         ({"deps": ("y",)}, {}, "deps = 'y'"),
+        ({"kind": "alltoallv"}, {}, "matrix = None: must be given for alltoallv"),
+        ({"matrix": np.ones((4, 4), int)}, {}, "matrix = (4, 4): must be given for alltoallv, and only there"),
+        ({"kind": "alltoallv", "matrix": np.eye(4, dtype=int) - 1}, {}, "matrix = (4, 4): must have a row"),
+        ({"priority": 256}, {}, "priority = 256: must be 0 .. 255"),
+        ({"release": -1}, {}, "release = -1: must be 0 .. "),
+        ({"done": Word(-1)}, {}, "done.word = -1: must be 0 .. 65535"),
+        ({"trigger": Word(0, 1 << 63)}, {}, "trigger.value = 9223372036854775808: must be 0 .. "),
+        ({"trigger": Word(0, 1, "<")}, {}, "trigger.compare = '<': unknown; allowed: ==, >, >="),
         ({}, {"engines": 17}, "engines = 17: must be 1 .. 16"),
         ({}, {"engines": 2, "reserve": 2}, "reserve = 2: must be below the 2 engines"),
         ({}, {"partition": "11+2"}, "partition = '11+2'"),

@@ -52,8 +52,10 @@ class Compiled:
             return program
         limit, ranks = program.offload["words"] if program.offload else 0, range(program.ranks)
         for row in words:
-            if not 0 <= row.word < limit or row.rank not in (None, *ranks):
-                raise ConfigError.of("words", tuple(row), f"must be a word below {limit} of a rank below {len(ranks)}")
+            numbers = 0 <= row.value < 1 << 63 and 0 <= row.at_ps < 1 << 63
+            if not 0 <= row.word < limit or row.rank not in (None, *ranks) or not numbers:
+                allowed = f"must be a word below {limit} of a rank below {len(ranks)}, value and time at least 0"
+                raise ConfigError.of("words", tuple(row), allowed)
         rows = [row._replace(rank=rank) for row in words for rank in (ranks if row.rank is None else [row.rank])]
         named = {(row.rank, row.word) for row in rows}
         at = zip(*(program.extra[f"set_{name}"].tolist() for name in ("word", "value", "ps", "rank")), strict=True)
@@ -84,6 +86,8 @@ class Compiled:
         """The program in readable form, of one rank or all."""
         from .dump import dump
 
+        if rank is not None and not 0 <= rank < self.module.target.ranks:
+            raise ConfigError.of("rank", rank, f"must be 0 .. {self.module.target.ranks - 1}")
         return dump(self, rank)
 
 
@@ -167,6 +171,8 @@ def _check(nodes: tuple[Node, ...], target: Target) -> None:
         raise ConfigError.of("ranks", target.ranks, "must be at least 2")
     if other := next((one for one in nodes if one.dtype != nodes[0].dtype), None):
         raise ConfigError.of("dtype", other.dtype, f"must be that of the other nodes, {nodes[0].dtype}")
+    if not nodes:
+        raise ConfigError.of("nodes", 0, "must be at least 1")
     names = [one.id for one in nodes]
     for k, one in enumerate(nodes):
         if one.id in names[:k]:

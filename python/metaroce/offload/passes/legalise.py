@@ -11,10 +11,12 @@ import numpy as np
 from ...collectives import check_names
 from ...errors import ConfigError
 from ..call import even
-from ..ir import Module, Node, Target
+from ..ir import COMPARISONS, Module, Node, Target
 
 MOST_BYTES = 1 << 30
 """Bytes of one node's buffer, or of one row of its matrix; larger ones are split."""
+WORD_BITS = 16
+"""Words of a rank are numbered with so many bits: each rank has memory for all of them. Ours."""
 _PHASES = {"all_reduce": ("reduce_scatter", "all_gather")}
 
 
@@ -45,12 +47,28 @@ def _check(node: Node, target: Target) -> None:
         or not 0 <= members.min() <= members.max() < target.ranks
     ):
         raise ConfigError.of("group", node.group, f"must be at least 2 different ranks of {target.ranks}")
-    if node.matrix is not None and node.matrix.shape != (len(members), len(members)):
-        raise ConfigError.of(
-            "matrix", node.matrix.shape, f"must have a row and a column for each of {len(members)} ranks"
-        )
+    if (node.matrix is None) == (node.kind == "alltoallv"):
+        shape = None if node.matrix is None else node.matrix.shape
+        raise ConfigError.of("matrix", shape, f"must be given for alltoallv, and only there; this is {node.kind}")
     if node.matrix is None and node.count < 1:
         raise ConfigError.of("count", node.count, "must be at least 1")
+    if node.matrix is not None and (node.matrix.shape != (len(members),) * 2 or node.matrix.min() < 0):
+        allowed = f"must have a row and a column for each of {len(members)} ranks, and no cell below 0"
+        raise ConfigError.of("matrix", node.matrix.shape, allowed)
+    _check_numbers(node)
+
+
+def _check_numbers(node: Node) -> None:
+    """That the program's columns can hold them."""
+    numbers = [("priority", node.priority, 8), ("release", node.release, 63)]
+    for name, word in (("trigger", node.trigger), ("done", node.done)):
+        if word is not None:
+            numbers += [(f"{name}.word", word.word, WORD_BITS), (f"{name}.value", word.value, 63)]
+            if word.compare not in COMPARISONS:
+                raise ConfigError.unknown(f"{name}.compare", word.compare, COMPARISONS)
+    for name, value, bits in numbers:
+        if not 0 <= value < 1 << bits:
+            raise ConfigError.of(name, value, f"must be 0 .. {(1 << bits) - 1}")
 
 
 def _split(node: Node, ranks: int) -> list[Node]:
