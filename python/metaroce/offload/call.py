@@ -112,14 +112,13 @@ class Call:
 
 def buffer_bytes(node: Node, n: int) -> int:
     """Input and output of a node's area, one behind the other or in one."""
-    block = int(node.whole) * node.element_bytes if node.matrix is None else 0
     if node.matrix is not None:
-        whole = node.whole
-        return (aligned(int(whole.sum(axis=1).max() * node.element_bytes))
-                + int(whole.sum(axis=0).max()) * node.element_bytes)  # fmt: skip
+        sent, got = (int(node.whole.sum(axis=axis, dtype=object).max()) * node.element_bytes for axis in (1, 0))
+        return aligned(sent) + got
+    block = int(node.whole) * node.element_bytes
     if node.kind == "all_reduce":
         return block if node.inplace else aligned(block) + block
-    if node.kind in ("alltoall",):
+    if node.kind == "alltoall":
         return aligned(n * block) + n * block
     return n * block if node.inplace else aligned(n * block) + block
 

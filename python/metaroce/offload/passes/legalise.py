@@ -10,7 +10,7 @@ import numpy as np
 
 from ...collectives import check_names
 from ...errors import ConfigError
-from ..call import even
+from ..call import buffer_bytes, even
 from ..ir import COMPARISONS, Module, Node, Target
 
 MOST_BYTES = 1 << 30
@@ -23,11 +23,16 @@ _PHASES = {"all_reduce": ("reduce_scatter", "all_gather")}
 def legalise(module: Module) -> Module:
     """Decides ``phases``, ``area``, ``first`` and ``whole``; raises `ConfigError` for what no engine can run."""
     nodes: list[Node] = []
+    taken, size = 0, module.target.hardware.memory.size.value
     for node in module.nodes:
         _check(node, module.target)
         phases = _PHASES.get(node.kind, (node.kind,))
         whole = node.count if node.matrix is None else node.matrix
-        nodes += _split(node.but(phases=phases, area=node.id, whole=whole), module.target.ranks)
+        node = node.but(phases=phases, area=node.id, whole=whole)
+        taken += buffer_bytes(node, len(node.members(module.target.ranks)))
+        if taken > size:
+            raise ConfigError.of("size", taken, f"bytes of input and output up to {node.id}; memory has {size}")
+        nodes += _split(node, module.target.ranks)
     return module.but(nodes=tuple(_renamed(nodes)))
 
 
