@@ -280,6 +280,7 @@ def test_an_empty_graph_and_what_a_packet_has_not_are_refused():
         ({"kind": "alltoallv", "matrix": np.eye(4, dtype=int) - 1}, {}, "matrix = (4, 4): must have a row"),
         ({"count": 1 << 75}, {}, f"size = {1 << 78}: bytes of input and output up to x; memory has 216000000000"),
         ({"kind": "alltoallv", "matrix": np.full((4, 4), 1 << 62)}, {}, f"size = {1 << 67}: bytes of input and output"),
+        ({"count": 1 << 33}, {}, f"size = {1 << 35}: too large: an engine's entries take"),
         ({"priority": 256}, {}, "priority = 256: must be 0 .. 255"),
         ({"release": -1}, {}, "release = -1: must be 0 .. "),
         ({"done": Word(-1)}, {}, "done.word = -1: must be 0 .. 65535"),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from ...collectives import Array, Op
+from ...collectives import Array, Op, Program
 from ...errors import ConfigError
 from ..ir import Module
 from ..proof import prove
@@ -20,21 +20,22 @@ def verify(module: Module) -> Module:
     rank = program.rank[start[:-1]].astype(np.int64)
     context = _most(rank * (engine.max(initial=0) + 1) + engine, np.diff(start)) * hardware.engines.record.value
     limit = hardware.engines.context.value
-    asked = module.target.options.chunk
     if context > limit:
-        raise ConfigError.of(
-            "chunk", asked, f"too small: an engine's entries take {context} of {limit} bytes of context memory"
-        )
+        raise _too_many(module, program, f"an engine's entries take {context} of {limit} bytes of context memory")
     transfers = np.isin(program.op, (Op.SEND, Op.RECV, Op.WRITE, Op.WRITE_IMM))
     outstanding = _most(program.rank[transfers], np.ones(int(transfers.sum()), np.int64))
     receives = _most(program.rank[program.op == Op.RECV], np.ones(int((program.op == Op.RECV).sum()), np.int64))
     allowed = hardware.network.outstanding.value * sum(module.target.nics)
     if receives >= allowed:
-        raise ConfigError.of(
-            "chunk", asked, f"too small: a rank has {receives} receives of {allowed} outstanding requests"
-        )
+        raise _too_many(module, program, f"a rank has {receives} receives of {allowed} outstanding requests")
     prove(program, _announced(module))
     return module.but(notes=module.notes | {"context_bytes": context, "transfers": outstanding, "outstanding": allowed})
+
+
+def _too_many(module: Module, program: Program, why: str) -> ConfigError:
+    if module.target.options.chunk is None:
+        return ConfigError.of("size", program.size_bytes, f"too large: {why}")
+    return ConfigError.of("chunk", module.target.options.chunk, f"too small: {why}")
 
 
 def _announced(module: Module) -> Literal["never", "first", "every"]:
