@@ -114,8 +114,14 @@ def test_a_plot_shows_every_step_and_is_the_same_each_time(capsys, tmp_path):
     assert len(list(ET.parse(paths[0]).iter())) > 200
 
 
+def test_a_step_that_is_refused_leaves_no_plot(tmp_path):
+    path = tmp_path / "step.svg"
+    assert main(["offload", "step", "mtia9", "--plot", str(path)]) == 2
+    assert not path.exists()
+
+
 def test_what_is_exposed_adds_up_to_the_steps_own_figure():
-    for _, made in accelerators.timelines([("h100", 40, 6144)], step.DLRM_150B):
+    for _, made in accelerators.timelines(accelerators.runs([("h100", 40, 6144)], step.DLRM_150B)):
         start, end = timeline.window(made)
         assert end - start == pytest.approx(made.time_us)
         spans = timeline.exposed(made)
@@ -144,11 +150,18 @@ def test_crossover_tells_from_where_on(capsys):
         (["isolation", "--gpu", "mtia300"], "hardware = 'mtia300': must be of kind \"gpu\""),
         (["ratio", "--racks", "14,x"], "--racks = '14,x': must be accelerators of each rack, as 14,13,13"),
         (["ratio", "--racks", "14,14"], "racks = [14, 14]: must be 40 accelerators together"),
-        (["ratio", "--draws", "0"], "--draws = 0: must be at least 1"),
+        (["ratio", "--racks", ""], "--racks = '': must be accelerators of each rack, as 14,13,13"),
+        (["ratio", "--racks", "²,38"], "--racks = '²,38': must be accelerators of each rack, as 14,13,13"),
+        (["ratio", "--draws", "0"], "--draws = 0: must be 1 .. 1000000"),
+        (["ratio", "--draws", "99999999999"], "--draws = 99999999999: must be 1 .. 1000000"),
+        (["ratio", "--seed", "-1"], "--seed = -1: must be 0 .. 2^64 - 1"),
         (["ratio", "--ranks", "1"], "--ranks = 1: must be 2 .. 65536"),
         (["ratio", "--stretch", "0.5"], "--stretch = 0.5: must be in [1, 100)"),
         (["ratio", "--partition", "9+9"], "partition = '9+9': must be NICs"),
         (["step", "mtia300:x"], "cluster = 'mtia300:x': must be NAME, NAME:RANKS or NAME:RANKS:BATCH"),
+        (["step", "mtia300:²"], "cluster = 'mtia300:²': must be NAME, NAME:RANKS or NAME:RANKS:BATCH"),
+        (["step", "mtia300:40:65537"], "NAME:RANKS:BATCH, numbers of 1 .. 65536"),
+        (["step", "mtia300:" + "9" * 5000], "NAME:RANKS:BATCH, numbers of 1 .. 65536"),
         (["step", "mtia300 SM-free"], "cluster = 'mtia300 SM-free': SM-free is of GPUs"),
         (["step", "mtia300:1"], "domains = [1]: must be sizes of at least 1, at least 2 ranks together"),
         (["step", "--utilisation", "2"], "utilisation = 2.0: must be in (0, 1]"),

@@ -93,9 +93,11 @@ def ratio(
     if not 2 <= ranks <= _MOST_RANKS:
         raise ConfigError.of("--ranks", ranks, f"must be 2 .. {_MOST_RANKS}")
     given = {"gpu": gpu, "accelerator": hardware, "partition": partition, "stretch": stretch}
-    both = models.sides(ranks, racks=_racks(racks) if racks else None, **given)  # type: ignore[arg-type]
-    if draws < 1:
-        raise ConfigError.of("--draws", draws, "must be at least 1")
+    if not 1 <= draws <= _MOST_DRAWS:
+        raise ConfigError.of("--draws", draws, f"must be 1 .. {_MOST_DRAWS}")
+    if not 0 <= seed < 2**64:
+        raise ConfigError.of("--seed", seed, "must be 0 .. 2^64 - 1")
+    both = models.sides(ranks, racks=None if racks is None else _racks(racks), **given)  # type: ignore[arg-type]
     return _show(list(accelerators.ratios(both, draws, seed)), as_json)
 
 
@@ -116,14 +118,18 @@ def step(
     if not 1 <= tables <= _MOST_TABLES:
         raise ConfigError.of("--tables", tables, f"must be 1 .. {_MOST_TABLES}")
     model = Dlrm(tables=tables, utilisation=utilisation)
-    clusters = [_cluster(name) for name in names] or list(accelerators.CLUSTERS)
-    file = _svg(plot) if plot else None
-    listing = accelerators.steps(clusters, model)
-    if file:
+    if plot is not None and Path(plot).suffix != ".svg":
+        raise ConfigError.of("--plot", plot, "must end in .svg")
+    runs = accelerators.runs([_cluster(name) for name in names] or accelerators.CLUSTERS, model)
+    listing = accelerators.steps(runs, model)
+    if plot is not None:
         from ..reports.timeline import write_svg
 
-        write_svg(accelerators.timelines(clusters, model), file, f"{listing.title}; metaroce: {accelerators.MODEL}")
-        print(f"wrote {file}", file=sys.stderr)
+        try:
+            write_svg(accelerators.timelines(runs), Path(plot), f"{listing.title}; metaroce: {accelerators.MODEL}")
+        except OSError as error:
+            raise ConfigError.of("--plot", plot, f"must be a file that can be written: {error.strerror}") from None
+        print(f"wrote {plot}", file=sys.stderr)
     return _show([listing], as_json)
 
 
@@ -144,7 +150,7 @@ def crossover(
     return _show([accelerators.crossover(kind, ranks, hardware, gpu)], as_json)
 
 
-_MOST_RANKS, _MOST_TABLES = 65536, 1_000_000
+_MOST_RANKS, _MOST_TABLES, _MOST_DRAWS = 65536, 1_000_000, 1_000_000
 
 
 def _show(listings: Sequence[Listing], as_json: bool) -> int:
@@ -163,28 +169,24 @@ def _show(listings: Sequence[Listing], as_json: bool) -> int:
     return 0
 
 
+def _count(word: str) -> int:
+    """A number of accelerators or samples; 0 for what is none."""
+    return int(word) if word.isdecimal() and len(word) < 10 else 0
+
+
 def _racks(text: str) -> tuple[int, ...]:
-    words = text.replace("+", ",").split(",")
-    if not all(word.isdigit() and int(word) for word in words):
+    sizes = tuple(_count(word) for word in text.replace("+", ",").split(","))
+    if not all(sizes):
         raise ConfigError.of("--racks", text, "must be accelerators of each rack, as 14,13,13")
-    return tuple(int(word) for word in words)
+    return sizes
 
 
 def _cluster(text: str) -> tuple[str, int, int]:
-    words = text.split(":")
-    numbers = [int(word) for word in words[1:] if word.isdigit() and 0 < int(word) <= _MOST_RANKS]
-    if not words[0] or len(words) > 3 or len(numbers) != len(words) - 1:
-        raise ConfigError.of("cluster", text, "must be NAME, NAME:RANKS or NAME:RANKS:BATCH")
-    ranks, batch = (*numbers, 40, 6144)[:1] + ((numbers[1],) if len(numbers) > 1 else (6144,))
-    return words[0], ranks, batch
-
-
-def _svg(name: str) -> Path:
-    path = Path(name)
-    if path.suffix != ".svg":
-        raise ConfigError.of("--plot", name, "must end in .svg")
-    try:
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError.of("--plot", name, f"must be a file that can be written: {error.strerror}") from None
-    return path
+    name, *words = text.split(":")
+    numbers = [_count(word) for word in words]
+    if not name or len(words) > 2 or not all(1 <= number <= _MOST_RANKS for number in numbers):
+        raise ConfigError.of(
+            "cluster", text, f"must be NAME, NAME:RANKS or NAME:RANKS:BATCH, numbers of 1 .. {_MOST_RANKS}"
+        )
+    ranks, batch = (*numbers, *(40, 6144)[len(numbers) :])
+    return name, ranks, batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -184,26 +184,37 @@ def cluster(name: str, ranks: int) -> step.Cluster:
     return presets.cluster(plain, ranks, **free)
 
 
-def steps(clusters: Sequence[tuple[str, int, int]], model: step.Dlrm) -> Listing:
+Run = tuple[str, int, int, str, step.Step]
+"""Name, ranks, batch and variant of a step, and the step."""
+
+
+def runs(clusters: Iterable[tuple[str, int, int]], model: step.Dlrm) -> list[Run]:
     """A training step of each cluster (name, ranks, batch), plain and with the exchange prefetched."""
-    rows = []
-    for variant in step.VARIANTS:
-        for name, ranks, batch in clusters:
-            made = step.run(replace(model, batch=batch), cluster(name, ranks), variant)
-            rows.append(
-                {
-                    "accelerator": name,
-                    "ranks": ranks,
-                    "batch": batch,
-                    "variant": variant,
-                    "step_ms": made.time_us / 1e3,
-                    "exposed_ms": made.exposed_us / 1e3,
-                    "exposed": made.exposed_us / made.time_us,
-                    "communication_ms": made.communication_us / 1e3,
-                    "stretch": made.compute_stretch - 1,
-                    "samples": made.throughput,
-                }
-            )
+    made = [(name, ranks, replace(model, batch=batch), cluster(name, ranks)) for name, ranks, batch in clusters]
+    return [
+        (name, ranks, own.batch, variant, step.run(own, where, variant))
+        for variant in step.VARIANTS
+        for name, ranks, own, where in made
+    ]
+
+
+def steps(made: Iterable[Run], model: step.Dlrm) -> Listing:
+    """A row each; ``model`` is that of `runs`."""
+    rows = [
+        {
+            "accelerator": name,
+            "ranks": ranks,
+            "batch": batch,
+            "variant": variant,
+            "step_ms": one.time_us / 1e3,
+            "exposed_ms": one.exposed_us / 1e3,
+            "exposed": one.exposed_us / one.time_us,
+            "communication_ms": one.communication_us / 1e3,
+            "stretch": one.compute_stretch - 1,
+            "samples": one.throughput,
+        }
+        for name, ranks, batch, variant, one in made
+    ]
     fields = (
         Field("accelerator", "accelerator"),
         Field("ranks", "ranks", "", "{:d}"),
@@ -220,13 +231,9 @@ def steps(clusters: Sequence[tuple[str, int, int]], model: step.Dlrm) -> Listing
     return Listing(title, fields, rows)
 
 
-def timelines(clusters: Sequence[tuple[str, int, int]], model: step.Dlrm) -> list[tuple[str, step.Step]]:
-    """The steps of `steps` with what to call them."""
-    return [
-        (f"{ranks} {name}, {variant}", step.run(replace(model, batch=batch), cluster(name, ranks), variant))
-        for name, ranks, batch in clusters
-        for variant in step.VARIANTS
-    ]
+def timelines(made: Iterable[Run]) -> list[tuple[str, step.Step]]:
+    """The steps with what to call them."""
+    return [(f"{ranks} {name}, {variant}", one) for name, ranks, _, variant, one in made]
 
 
 def crossover(kind: str, ranks: int, name: str = "mtia300", gpu: str = "h100") -> Listing:
