@@ -165,6 +165,7 @@ def test_crossover_tells_from_where_on(capsys):
         (["step", "mtia300 SM-free"], "cluster = 'mtia300 SM-free': SM-free is of GPUs"),
         (["step", "mtia300:1"], "domains = [1]: must be sizes of at least 1, at least 2 ranks together"),
         (["step", "--utilisation", "2"], "utilisation = 2.0: must be in (0, 1]"),
+        (["step", "--utilisation", "1e-320"], "dense forward.alone_us = inf: must be at least 0 and finite"),
         (["step", "--tables", "0"], "--tables = 0: must be 1 .. 1000000"),
         (["step", "--plot", "step.png"], "--plot = 'step.png': must end in .svg"),
         (["step", "--plot", "/dev/null/step.svg"], "must be a file that can be written"),

@@ -78,6 +78,11 @@ def test_what_cannot_run_is_refused():
         simulate([Task("b", kernel(1)), Task("b", kernel(1))], DEVICE, COMM)
     with pytest.raises(ConfigError, match="waits for"):
         simulate([Task("a", kernel(1), ("b",)), Task("b", kernel(1))], DEVICE, COMM)
+    for us in (float("inf"), float("nan"), -1.0):
+        with pytest.raises(ConfigError, match=r"k\.alone_us"):
+            kernel(us)
+        with pytest.raises(ConfigError, match=r"x\.alone_us"):
+            simulate([Task("x", moving(us, 0.0))], DEVICE, COMM)
 
 
 def test_nothing_takes_no_time():

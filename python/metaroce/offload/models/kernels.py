@@ -57,6 +57,11 @@ class Kernel:
     tiles: int = 0
     persistent: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("alone_us", "memory_bytes"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError.of(f"{self.name}.{name}", getattr(self, name), "must be at least 0 and finite")
+
     @property
     def demand(self) -> float:
         """GB/s of memory it asks for while alone."""

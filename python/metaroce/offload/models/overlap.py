@@ -7,6 +7,7 @@ grid is cut into waves is slowed for the part of it that is shared (an approxima
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -117,7 +118,8 @@ def simulate(tasks: Sequence[Task], device: Device, comm: CommModel) -> Timeline
     Raises
     ------
     ConfigError
-        For a name given twice, a task that waits for one that does not exist, or queues that wait for each other.
+        For a name given twice, a time that is none, a task that waits for one that does not exist, or queues that
+        wait for each other.
     """
     _check(tasks)
     queues = {name: [task for task in tasks if task.queue == name] for name in (COMPUTE, COMMUNICATION)}
@@ -141,6 +143,8 @@ def _check(tasks: Sequence[Task]) -> None:
     for place, task in enumerate(tasks):
         if any(other.name == task.name for other in tasks[:place]):
             raise ConfigError.of("tasks", task.name, "must be named once")
+        if not 0 <= task.alone_us < math.inf:
+            raise ConfigError.of(f"{task.name}.alone_us", task.alone_us, "must be at least 0 and finite")
         for name in task.after:
             if name not in names:
                 raise ConfigError.unknown(f"{task.name}.after", name, names)
