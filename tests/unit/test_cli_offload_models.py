@@ -8,7 +8,6 @@ import pytest
 from metaroce.cli import main
 from metaroce.offload import hardware
 from metaroce.offload.models import crossover, presets, ratio, step
-from metaroce.reports import accelerators, timeline
 
 
 def out(capsys, *arguments):
@@ -118,15 +117,6 @@ def test_a_step_that_is_refused_leaves_no_plot(tmp_path):
     path = tmp_path / "step.svg"
     assert main(["offload", "step", "mtia9", "--plot", str(path)]) == 2
     assert not path.exists()
-
-
-def test_what_is_exposed_adds_up_to_the_steps_own_figure():
-    for _, made in accelerators.timelines(accelerators.runs([("h100", 40, 6144)], step.DLRM_150B)):
-        start, end = timeline.window(made)
-        assert end - start == pytest.approx(made.time_us)
-        spans = timeline.exposed(made)
-        assert sum(high - low for low, high in spans) == pytest.approx(made.exposed_us, rel=1e-6)
-        assert all(0 <= low < high <= made.time_us * (1 + 1e-9) for low, high in spans)
 
 
 def test_crossover_tells_from_where_on(capsys):

@@ -37,7 +37,9 @@ def test_tasks_wait_for_their_queue_and_for_those_they_name():
         COMM,
     )
     assert line.finish_us == pytest.approx({"a": 10, "b": 13, "x": 15, "c": 16})
+    assert line.exposed() == [pytest.approx((13, 15))]
     assert line.exposed_us() == pytest.approx(2)
+    assert line.exposed(11, 14) == [pytest.approx((13, 14))]
     assert line.total_us == pytest.approx(16)
 
 
@@ -134,6 +136,9 @@ def test_a_step_takes_its_kernels_and_what_is_exposed():
     alone = step.kernels(step.DLRM_150B, presets.cluster("mtia300", 40))
     compute = sum(one.alone_us for name, one in alone.items()) + 7 * alone["dense backward"].alone_us
     assert made.time_us == pytest.approx(compute * made.compute_stretch + made.exposed_us, rel=0.01)
+    spans = made.timeline.exposed(made.start_us, made.start_us + made.time_us)
+    assert sum(high - low for low, high in spans) == pytest.approx(made.exposed_us)
+    assert all(a[1] < b[0] for a, b in pairwise(spans))  # neighbours are one span
     longer = step.run(step.DLRM_150B, presets.cluster("mtia300", 40), iterations=7)
     assert longer.time_us == pytest.approx(made.time_us)
 

@@ -6,7 +6,6 @@ The same steps give the same bytes (no date, fixed hash salt).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,31 +30,6 @@ _KINDS = {
 }
 _EXPOSED = "#B00020"
 _BAR = 0.8
-
-
-def window(made: Step) -> tuple[float, float]:
-    """Start and end of the steady step, us: from the last gradient of one iteration to that of the next."""
-    marks = [name for name in made.timeline.finish_us if " dense backward " in name]
-    last = max(int(name.rsplit(" ", 1)[1]) for name in marks)
-    ends = sorted(made.timeline.finish_us[name] for name in marks if name.endswith(f" {last}"))
-    return ends[-3], ends[-2]
-
-
-def exposed(made: Step) -> list[tuple[float, float]]:
-    """Spans of the steady step in which communication runs and compute does not, us from its start."""
-    start, end = window(made)
-    ran = [one for one in made.timeline.intervals if one.start_us < end and one.end_us > start]
-    marks = sorted({start, end, *(min(max(at, start), end) for one in ran for at in (one.start_us, one.end_us))})
-    spans: list[tuple[float, float]] = []
-    for low, high in pairwise(marks):
-        running = {one.queue for one in ran if one.start_us <= low and one.end_us >= high}
-        if running != {COMMUNICATION}:
-            continue
-        if spans and spans[-1][1] == low - start:
-            spans[-1] = (spans[-1][0], high - start)
-        else:
-            spans.append((low - start, high - start))
-    return spans
 
 
 def write_svg(steps: Sequence[tuple[str, Step]], path: Path, title: str) -> None:
@@ -89,15 +63,15 @@ def write_svg(steps: Sequence[tuple[str, Step]], path: Path, title: str) -> None
 
 
 def _draw(axes: Axes, top: float, label: str, made: Step) -> None:
-    start, end = window(made)
+    start, end = made.start_us, made.start_us + made.time_us
     for one in made.timeline.intervals:
         low, high = max(one.start_us, start), min(one.end_us, end)
         if high > low:
             y = top if one.queue == COMPUTE else top - 1
             hue = _KINDS[_kind(one)][1]
             axes.barh(y, (high - low) / 1e3, _BAR, (low - start) / 1e3, color=hue, ec="white", lw=0.3)
-    for low, high in exposed(made):
-        axes.barh(top - 1.47, (high - low) / 1e3, 0.1, low / 1e3, color=_EXPOSED)
+    for low, high in made.timeline.exposed(start, end):
+        axes.barh(top - 1.47, (high - low) / 1e3, 0.1, (low - start) / 1e3, color=_EXPOSED)
     axes.plot([(end - start) / 1e3] * 2, [top - 1.5, top + 0.5], color=INK, lw=1)
     text = f"{label}: {made.time_us / 1e3:.1f} ms, exposed {made.exposed_us / 1e3:.1f} ms"
     axes.annotate(text, (0, top + 0.48), xytext=(0, 2), textcoords="offset points", va="bottom", fontsize=9)

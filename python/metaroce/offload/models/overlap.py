@@ -63,17 +63,23 @@ class Timeline:
         """The end of the last task."""
         return max(self.finish_us.values(), default=0.0)
 
-    def exposed_us(self, start_us: float = 0.0, end_us: float | None = None) -> float:
-        """Time in which communication runs and compute does not."""
-        end = self.total_us if end_us is None else end_us
-        busy = [one for one in self.intervals if one.start_us < end and one.end_us > start_us]
-        starts, ends = ([getattr(one, name) for one in busy] for name in ("start_us", "end_us"))
-        marks = sorted({start_us, end, *(max(one, start_us) for one in starts), *(min(one, end) for one in ends)})
-        exposed = 0.0
+    def exposed(self, start_us: float = 0.0, end_us: float = math.inf) -> list[tuple[float, float]]:
+        """Spans in which communication runs and compute does not, between two times."""
+        busy = [one for one in self.intervals if one.start_us < end_us and one.end_us > start_us]
+        marks = sorted({min(max(at, start_us), end_us) for one in busy for at in (one.start_us, one.end_us)})
+        spans: list[tuple[float, float]] = []
         for low, high in pairwise(marks):
             running = {one.queue for one in busy if one.start_us <= low and one.end_us >= high}
-            exposed += (high - low) * (running == {COMMUNICATION})
-        return exposed
+            if running != {COMMUNICATION}:
+                continue
+            if spans and spans[-1][1] == low:
+                low = spans.pop()[0]
+            spans.append((low, high))
+        return spans
+
+    def exposed_us(self, start_us: float = 0.0, end_us: float = math.inf) -> float:
+        """How long they are together."""
+        return sum(high - low for low, high in self.exposed(start_us, end_us))
 
     def stretch(self, queue: str, names: Sequence[str] = ()) -> float:
         """Time of the tasks of a queue (or those named) over their time alone, without waiting."""

@@ -171,9 +171,13 @@ def kernels(model: Dlrm, cluster: Cluster) -> dict[str, Kernel]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step in the steady state: samples a rank, us, of which exposed; kernels' time over that alone; its timeline."""
+    """A step in the steady state: samples a rank, us, of which exposed; kernels' time over that alone; its timeline.
+
+    It starts at ``start_us`` of the timeline, with the end of the last dense backward of the step before.
+    """
 
     batch: int
+    start_us: float
     time_us: float
     exposed_us: float
     compute_stretch: float
@@ -212,6 +216,7 @@ def run(model: Dlrm, cluster: Cluster, variant: str = "plain", iterations: int =
     own = [task.name for task in tasks if task.name.startswith(f"{iterations - 2} ") and task.queue == COMPUTE]
     return Step(
         model.batch,
+        start,
         end - start,
         timeline.exposed_us(start, end),
         timeline.stretch(COMPUTE, own),
