@@ -14,7 +14,7 @@ from ...errors import ConfigError
 from . import presets
 from .comm import CommModel, EngineModel
 from .gpu import NcclModel
-from .step import DLRM_150B, Dlrm, collectives
+from .step import DLRM_150B, Dlrm, communication_us
 
 PARTS = ("link rate", "rack size", "offload", "control path")
 """The order of the swaps. ``link rate``: both networks' nominal rates. ``rack size``: domains. ``offload``: engines
@@ -55,16 +55,7 @@ def sides(
 
 def total_us(model: Dlrm, comm: CommModel, domains: tuple[int, ...], stretch: float = 1.0) -> float:
     """All collectives of a step alone, us; ``stretch``: their transfers beside kernels."""
-    return sum(kinds_us(model, comm, domains, stretch).values())
-
-
-def kinds_us(model: Dlrm, comm: CommModel, domains: tuple[int, ...], stretch: float = 1.0) -> dict[str, float]:
-    """The same by kind of collective."""
-    total = dict.fromkeys(("alltoall", "all_reduce", "all_gather"), 0.0)
-    for costs in collectives(model, comm, domains).values():
-        for cost in costs:
-            total[cost.kind] += cost.fixed_us + stretch * cost.link_us
-    return total
+    return sum(communication_us(model, comm, domains, stretch).values())
 
 
 @dataclass(frozen=True)
@@ -107,7 +98,7 @@ def decompose(model: Dlrm = DLRM_150B, both: Sides | None = None) -> Decompositi
     """The ratio of ``both`` (default: 40 MTIA 300 against 40 H100) in parts."""
     both = both or sides()
     times = [total_us(model, *_swapped(both, PARTS[:count])) for count in range(len(PARTS) + 1)]
-    kinds = [kinds_us(model, *_swapped(both, parts)) for parts in ((), PARTS)]
+    kinds = [communication_us(model, *_swapped(both, parts)) for parts in ((), PARTS)]
     return Decomposition(
         times[0],
         times[-1],

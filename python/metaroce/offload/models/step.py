@@ -141,12 +141,13 @@ def collectives(model: Dlrm, comm: CommModel, domains: tuple[int, ...]) -> dict[
     }
 
 
-def communication_us(model: Dlrm, cluster: Cluster) -> dict[str, float]:
-    """Total time of each kind of collective in a step, alone, us."""
-    costs = collectives(model, cluster.comm, cluster.domains)
-    each = {name: sum(cost.time_us for cost in own) for name, own in costs.items()}
-    exchanged = each["input"] + each["forward"] + each["gradients"]
-    return {"alltoall": exchanged, "all_reduce": each["all_reduce"], "all_gather": each["all_gather"]}
+def communication_us(model: Dlrm, comm: CommModel, domains: tuple[int, ...], stretch: float = 1.0) -> dict[str, float]:
+    """Total time of each kind of collective in a step, alone, us; ``stretch``: of their transfers beside kernels."""
+    total = dict.fromkeys(("alltoall", "all_reduce", "all_gather"), 0.0)
+    for costs in collectives(model, comm, domains).values():
+        for cost in costs:
+            total[cost.kind] += cost.fixed_us + stretch * cost.link_us
+    return total
 
 
 def kernels(model: Dlrm, cluster: Cluster) -> dict[str, Kernel]:
@@ -220,7 +221,7 @@ def run(model: Dlrm, cluster: Cluster, variant: str = "plain", iterations: int =
         end - start,
         timeline.exposed_us(start, end),
         timeline.stretch(COMPUTE, own),
-        sum(communication_us(model, cluster).values()),
+        sum(communication_us(model, cluster.comm, cluster.domains).values()),
         timeline,
     )
 
