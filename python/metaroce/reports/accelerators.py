@@ -238,22 +238,22 @@ def timelines(made: Iterable[Run]) -> list[tuple[str, step.Step]]:
 
 def crossover(kind: str, ranks: int, name: str = "mtia300", gpu: str = "h100") -> Listing:
     """Both sides over sizes."""
-    rows = []
-    for point in crossovers.points(kind, ranks, accelerator=name, gpu_name=gpu):
-        rows.append(
-            {
-                "size": point.size,
-                "engines_us": point.engines.time_us,
-                "engines_fixed_us": point.engines.fixed_us,
-                "engines_bound": point.engines.bound,
-                "engines_busbw": busbw(kind, point.engines, ranks),
-                "gpu_us": point.gpu.time_us,
-                "gpu_algorithm": point.gpu.algorithm,
-                "gpu_busbw": busbw(kind, point.gpu, ranks),
-                "ahead": point.gpu.time_us / point.engines.time_us,
-            }
-        )
-    least = crossovers.crossover(kind, ranks, accelerator=name, gpu_name=gpu)
+    points = crossovers.points(kind, ranks, accelerator=name, gpu_name=gpu)
+    rows = [
+        {
+            "size": point.size,
+            "engines_us": point.engines.time_us,
+            "engines_fixed_us": point.engines.fixed_us,
+            "engines_bound": point.engines.bound,
+            "engines_busbw": busbw(kind, point.engines, ranks),
+            "gpu_us": point.gpu.time_us,
+            "gpu_algorithm": point.gpu.algorithm,
+            "gpu_busbw": busbw(kind, point.gpu, ranks),
+            "ahead": point.gpu.time_us / point.engines.time_us,
+        }
+        for point in points
+    ]
+    least = crossovers.least(points)
     told = "engines not ahead at the largest" if least is None else f"engines ahead from {format_size(least)} on"
     fields = (
         Field("size", "size", "bytes", "{:d}"),

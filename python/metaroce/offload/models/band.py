@@ -58,7 +58,6 @@ class Band:
 
     ratios: Sequence[float]
     inputs: dict[str, Sequence[float]]
-    seed: int
 
     def percentile(self, percent: float) -> float:
         """Of the ratios; a value that was drawn."""
@@ -90,7 +89,7 @@ def band(count: int = 4000, seed: int = 1, *, model: Dlrm = DLRM_150B, gpu_excha
         for name, value in drawn.items():
             inputs[name].append(value)
         ratios.append(ratio(drawn, model, gpu_exchange_bytes))
-    return Band(ratios, dict(inputs), seed)
+    return Band(ratios, dict(inputs))
 
 
 def ratio(inputs: dict[str, float], model: Dlrm = DLRM_150B, gpu_exchange_bytes: float = 2.0) -> float:

@@ -55,9 +55,14 @@ def points(
 
 
 def crossover(kind: str, ranks: int, **models: Any) -> int | None:
-    """The least size, of powers of two, from which on the engines are ahead at every one; None: not at the largest."""
+    """The `least` size for a kind and ranks."""
+    return least(points(kind, ranks, **models))
+
+
+def least(given: Sequence[Point]) -> int | None:
+    """The least size, of those of the points, from which on the engines are ahead at every one; None: at none."""
     found = None
-    for point in reversed(points(kind, ranks, **models)):
+    for point in reversed(given):
         if point.ahead == "gpu":
             break
         found = point.size

@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from . import presets
 from .comm import Cost, EngineModel
 from .kernels import Kernel
-from .overlap import Task, Timeline, simulate
+from .overlap import Task, simulate
 
 TRIGGERS = ("device", "host")
 COUNTS_US = 0.8
@@ -26,7 +26,6 @@ class Split:
     wall_us: float
     exposed_us: float
     slowed_us: float
-    timeline: Timeline
 
     @property
     def hidden(self) -> float:
@@ -61,7 +60,7 @@ def split(
     ]
     timeline = simulate(tasks, device, comm)
     slowed = timeline.finish_us["independent"] - compute_us
-    return Split(timeline.finish_us["exchange"], timeline.exposed_us(), slowed, timeline)
+    return Split(timeline.finish_us["exchange"], timeline.exposed_us(), slowed)
 
 
 def payload(wall_us: float, ranks: int = 16, trigger: str = "device") -> float:

@@ -27,7 +27,6 @@ LARGE = float(1 << 30)
 class Beside:
     """A kernel beside a collective: what the collective takes, and the slow-down of both."""
 
-    kind: str
     load: Load
     slowdown: Slowdown
 
@@ -73,13 +72,13 @@ def on_gpu(
     if held is None:
         return made
     load = replace(made.load, units=held)
-    return Beside(kind, load, slowdown(device, kernel, load))
+    return Beside(load, slowdown(device, kernel, load))
 
 
 def beside(kind: str, comm: CommModel, device: Device, kernel: Kernel, domains: Sequence[int]) -> Beside:
     """A kernel of ``device`` beside a large collective."""
     load = comm.load(comm.time(kind, LARGE, domains))
-    return Beside(kind, load, slowdown(device, kernel, load))
+    return Beside(load, slowdown(device, kernel, load))
 
 
 def of_program(
@@ -92,7 +91,7 @@ def of_program(
     share = absorbed(device.staging_bytes, footprint(program, staging))
     most = max(rank.amplification for rank in traffic(program, staging, share))
     load = Load(0, most * rate_gbs)
-    return Beside("program", load, slowdown(device, kernel or gemm(SIZE, "tfloat32", device), load))
+    return Beside(load, slowdown(device, kernel or gemm(SIZE, "tfloat32", device), load))
 
 
 def losses(count: int = 1000, seed: int = 1, *, staged: tuple[float, float] = (0.75, 1.0)) -> list[float]:

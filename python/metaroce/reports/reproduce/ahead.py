@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...offload.models import presets
+from ...offload.models import presets, related
 from ...offload.models.comm import bytes_in
-from ...offload.models.crossover import Point
-from ...offload.models.related import Row as Published
+from ...offload.models.crossover import Point, least
 from ...result import Result
 from .beside import MODELS
 from .model import Check, Figure, Finding, Row, Setup, Sheet, Sheets, Target, failures, scenario
@@ -78,13 +77,9 @@ def _packets(quick: bool) -> Sheet:
 
 
 def _rates() -> Sheet:
-    names = (
-        ("AllGather, 8 ranks", "input"),
-        ("AllReduce by NVLS, 8 ranks", "result"),
-        ("AllReduce, 4 hosts", "result"),
-    )
     setups = tuple(
-        Setup((*name, "10 %"), f"{MODELS}.related.h100()[{place}]", published) for place, name in enumerate(names)
+        Setup((row.name, row.origin, f"{row.within * 100:.0f} %"), f"{MODELS}.related.h100()[{place}]", published)
+        for place, row in enumerate(related.h100())
     )
     figures = (
         Figure("model", "closed form", "GB/s", "{:.0f}"),
@@ -96,22 +91,20 @@ def _rates() -> Sheet:
 
 def over_sizes(points: Sequence[Point]) -> dict[str, float]:
     """NCCL's time over the engines' at `SIZES`, and the least size from which on the engines are ahead."""
-    least = math.inf
-    for point in reversed(points):
-        if point.ahead == "gpu":
-            break
-        least = point.size / 2**20
     by_size = {point.size: point.gpu.time_us / point.engines.time_us for point in points}
     return {
-        "crossover": least,
-        "least": points[0].gpu.time_us / points[0].engines.time_us,
+        "crossover": _mib(least(points)),
         **{f"at {power}": by_size[1 << power] for power in SIZES.values()},
     }
 
 
+def _mib(size: int | None) -> float:
+    return math.inf if size is None else size / 2**20
+
+
 def spread(sizes: Sequence[int | None]) -> dict[str, float]:
     """Percentiles of the size, MiB."""
-    given = [math.inf if size is None else size / 2**20 for size in sizes]
+    given = [_mib(size) for size in sizes]
     return {f"p{p}": float(np.percentile(given, p, method="inverted_cdf")) for p in (5, 50, 95)}
 
 
@@ -130,7 +123,7 @@ def beside_nccl(result: Result) -> dict[str, float]:
     }
 
 
-def published(row: Published) -> dict[str, float]:
+def published(row: related.Row) -> dict[str, float]:
     """A figure of the model beside the published one."""
     return {
         "model": row.model,
@@ -156,7 +149,7 @@ def judge_m7(sheets: Sheets) -> Finding:
         for kind in kinds
         if by[kind, "16"].median("crossover") > by[kind, "8"].median("crossover")
     )
-    least = [row for row in packets if row.setup.labels[1] == "16KiB"]
+    few = [row for row in packets if row.setup.labels[1] == "16KiB"]
     most = [row for row in packets if row.setup.labels[1] in ("16MiB", "128MiB")]
 
     def told(key: str) -> Callable[[Row], str]:
@@ -183,7 +176,7 @@ def judge_m7(sheets: Sheets) -> Finding:
             Check("row 5: the crossover on 16 ranks is no later than on 8", fewer),
             Check(
                 "packet runs, 8 ranks, 16 KiB, every kind: H100 with NCCL is ahead",
-                failures(least, lambda row: row.median("ahead") < 1, told("ahead")),
+                failures(few, lambda row: row.median("ahead") < 1, told("ahead")),
             ),
             Check(
                 "packet runs, 8 ranks, from 16 MiB, every kind: engines are ahead",

@@ -30,7 +30,7 @@ OFF = "off chip"
 
 def m4(quick: bool) -> Target:
     """Closed form, compiled programs at the rate of their packet runs, GPUs, draws, and two other designs."""
-    sheets = (_closed(), _compiled(quick), _gpu(quick), _draws(quick), _ace(), _dma())
+    sheets = (_closed(), _compiled(quick), _gpu(), _draws(quick), _ace(), _dma())
     return Target(
         "M4",
         "16 ranks, GEMM of 4,096^3 in TF32 beside collectives: less than 0.5 % slower on MTIA 300 (rest: HBM "
@@ -53,15 +53,13 @@ def _closed() -> Sheet:
 
 
 def _compiled(quick: bool) -> Sheet:
-    sizes = ("256MiB",)
     setups = [
         Setup(
-            (kind, size),
-            scenario(f'mr.Collective(kind="{kind}", size="{size}")', topology="mtia300-rack-16", engine="mtia300"),
+            (kind, "256MiB"),
+            scenario(f'mr.Collective(kind="{kind}", size="256MiB")', topology="mtia300-rack-16", engine="mtia300"),
             compiled,
         )
         for kind in (SUMS[:1] if quick else KINDS)
-        for size in sizes
     ]
     figures = (
         Figure("busbw", "busbw", "GB/s", "{:.0f}"),
@@ -75,7 +73,7 @@ def _compiled(quick: bool) -> Sheet:
     return Sheet(title, ("collective", "size"), figures, tuple(setups))
 
 
-def _gpu(quick: bool) -> Sheet:
+def _gpu() -> Sheet:
     made = [("all_gather", "channels of its rate", "512 tiles", f"ranks={ranks}") for ranks in (8, 16)]
     made += [("all_gather", str(k), "512 tiles", f"held={k}") for k in (0, 6, 20, 24, 26, 32)]
     made += [("all_gather", str(k), "one wave", f"held={k}, one_wave=True") for k in (0, 20, 24, 26)]

@@ -11,11 +11,10 @@ from ... import simulation
 from ... import topology as topologies
 from ...collectives import Program
 from ...engine import Collective
-from ...offload.models.related import Row as Published
+from ...offload.models import related
 from ...result import Result
 from ...scenario import Scenario
 from ...units import parse_size
-from .ahead import published
 from .analysis import crossings
 from .beside import MODELS
 from .model import Check, Figure, Finding, Raw, Row, Setup, Sheet, Sheets, Target, failures, scenario
@@ -112,18 +111,18 @@ def _issue(quick: bool) -> Sheet:
 
 
 def _gaudi(quick: bool) -> Sheet:
-    given = (("all_reduce", "513", "244MiB"), ("all_gather", "509", "244MiB"))
+    given = [(row.name.split(",")[0], f"{row.published:.0f}") for row in related.gaudi3()]
     rows = [
         Setup(
             (kind, said, "packet run"),
-            scenario(f'mr.Collective(kind="{kind}", size="{size}")', topology="gaudi3-8", engine="gaudi3"),
+            scenario(f'mr.Collective(kind="{kind}", size="244MiB")', topology="gaudi3-8", engine="gaudi3"),
             engines,
         )
-        for kind, said, size in given[: 1 if quick else 2]
+        for kind, said in given[: 1 if quick else 2]
     ]
     rows += [
-        Setup((kind, said, "closed form"), f"{MODELS}.related.gaudi3()[{place}]", closed)
-        for place, (kind, said, _) in enumerate(given)
+        Setup((*labels, "closed form"), f"{MODELS}.related.gaudi3()[{place}]", closed)
+        for place, labels in enumerate(given)
     ]
     figures = (Figure("busbw", "busbw", "GB/s", "{:.1f}"),)
     title = "Another preset of the same engine: Gaudi 3, 8 ranks, 256 MB (row 11)"
@@ -167,9 +166,9 @@ def near_memory(program: Program) -> dict[str, float]:
     }
 
 
-def closed(row: Published) -> dict[str, float]:
+def closed(row: related.Row) -> dict[str, float]:
     """The same column of a closed form."""
-    return {"busbw": published(row)["model"]}
+    return {"busbw": row.model}
 
 
 def judge_m1(sheets: Sheets) -> Finding:
