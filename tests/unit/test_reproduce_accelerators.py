@@ -142,13 +142,18 @@ def isolation_sheets(on=0.002, off=0.012, run=0.002, gone=0.02, many=0.2, wave=0
     gpu = rows([*labels, ("all_gather", "0", "512 tiles", "16")], loss=[many, wave, free], units=[20, 20, 0])
     engine = rows([("ACE", "")], memory=[ace[0]], faster=[ace[1]])
     packets = rows([("4",), ("64",)], loss=[0.06, 0.5])
-    return [closed, programs, gpu, [], engine, packets]
+    drawn = rows([("0.75 to 1",), ("0",)], below=[0.9, 0.6])
+    return [closed, programs, gpu, drawn, engine, packets]
 
 
 def test_m4_wants_both_sides_and_both_causes():
-    assert verdicts(beside.judge_m4(isolation_sheets())) == [True] * 9
-    bad = isolation_sheets(0.006, 0.004, 0.006, 0.004, 0.3, 0.3, 0.01, (2.0, 0.9))
-    assert verdicts(beside.judge_m4(bad)) == [False] * 8 + [True]
+    finding = beside.judge_m4(isolation_sheets())
+    assert verdicts(finding) == [True] * 9
+    assert "at most 0.20%" in finding.located
+    assert "below 0.5 % in 90%, with staging off chip in 60%" in finding.located
+    bad = beside.judge_m4(isolation_sheets(0.006, 0.004, 0.006, 0.004, 0.3, 0.3, 0.01, (2.0, 0.9)))
+    assert verdicts(bad) == [False] * 8 + [True]
+    assert "none held 1.0%" in bad.gives
     assert verdicts(beside.judge_m4(isolation_sheets(ace=(3.5, 1.5))))[7] is False
 
 
@@ -177,6 +182,7 @@ def test_m5_fails_only_outside_the_band_and_where_its_parts_do_not_add_up():
     finding = ratios.judge_m5(ratio_sheets(4.0, 6.2))
     assert verdicts(finding) == [False, True, True, True]
     assert finding.checks[0].failures == ("4.00 to 6.20",)
+    assert "3.9 lies outside of the band" in finding.located
     assert verdicts(ratios.judge_m5(ratio_sheets(2.9, 6.2, link=1.5))) == [True, True, False, True]
     assert verdicts(ratios.judge_m5(ratio_sheets(2.9, 6.2, packets=2.0))) == [True, True, True, False]
     broken = ratio_sheets(2.9, 6.2)
@@ -198,7 +204,9 @@ def triggered_sheets(exposed, later, run, slowed=40.0):
 
 def test_m6_wants_the_rest_exposed_and_a_hosts_trigger_to_cost_its_control_path():
     assert verdicts(triggered.judge_m6(triggered_sheets(31, 6.5, 125))) == [True] * 5
-    assert verdicts(triggered.judge_m6(triggered_sheets(60, 2.0, 150, 1.0))) == [True] + [False] * 4
+    finding = triggered.judge_m6(triggered_sheets(60, 2.0, 150, 1.0))
+    assert verdicts(finding) == [True] + [False] * 4
+    assert "31 us exposed is not met" in finding.located
     assert verdicts(triggered.judge_m6(triggered_sheets(130, 6.5, 125)))[0] is False
 
 
@@ -214,6 +222,7 @@ def test_m7_wants_both_signs():
     finding = ahead.judge_m7(ahead_sheets(0.6, 1.5))
     assert verdicts(finding) == [True] * 6
     assert "no size" in finding.gives
+    assert finding.located.endswith("the latest crossover here is 4 MiB, over draws no size (p95)")
     assert verdicts(ahead.judge_m7(ahead_sheets(1.2, 0.9, (1.0, 2.0), (1.1, 0.9), 0.0))) == [False] * 6
 
 

@@ -159,7 +159,9 @@ def judge_m7(sheets: Sheets) -> Finding:
         f"8 ranks, engines ahead from: {sizes([by[kind, '8'] for kind in kinds])}; 16 ranks: "
         f"{sizes([by[kind, '16'] for kind in kinds])}; draws for AllReduce on 8: p5 to p95 "
         f"{_size(drawn[0].median('p5'))} to {_size(drawn[0].median('p95'))}",
-        "'often' and 'from 16 accelerators or 16 MB' have no size of their own; 16 MiB lies above every crossover here",
+        "'often' and 'from 16 accelerators or 16 MB' have no size of their own; the latest crossover here is "
+        f"{_size(max(row.median('crossover') for row in closed))}, over draws "
+        f"{_size(max(row.median('p95') for row in drawn))} (p95)",
         (
             Check(
                 "row 5: 8 ranks, 16 KiB of sums or gathers: H100 with NCCL is ahead",

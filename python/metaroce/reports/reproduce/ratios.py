@@ -222,8 +222,9 @@ def judge_m5(sheets: Sheets) -> Finding:
         f"{by_formula:.2f} = {factors}; on an identical fabric {min(identical):.2f} to {max(identical):.2f}; band p5 "
         f"to p95 {least:.2f} to {most:.2f}, median {drawn.median('p50'):.2f}; engines' times from packet runs: "
         f"{by_packets:.2f}",
-        f"3.9 lies in the band, above {drawn.median('below'):.0%} of the draws; it is no outcome of the defaults, and "
-        f"by other definitions of equivalent the ratio is {min(row.median('value') for row in definitions):.2f} to "
+        f"3.9 lies {'outside of' if outside else 'in'} the band, above {drawn.median('below'):.0%} of the draws; it is "
+        "no outcome of the defaults, and by other definitions of equivalent the ratio is "
+        f"{min(row.median('value') for row in definitions):.2f} to "
         f"{max(row.median('value') for row in definitions):.2f}",
         (
             Check("row 8: 3.9 lies in p5 to p95 of the band over unpublished inputs", outside),
