@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from judging import rows, verdicts
 from metaroce.errors import ConfigError
 from metaroce.reports import reproduce
 from metaroce.reports.reproduce import (
@@ -19,7 +20,7 @@ from metaroce.reports.reproduce import (
     subject_of,
     tables,
 )
-from metaroce.reports.reproduce.model import Check, Figure, Finding, Row, Setup, Sheet, Target
+from metaroce.reports.reproduce.model import Check, Figure, Finding, Setup, Sheet, Target
 
 
 def test_a_figure_is_located_between_the_points_around_it():
@@ -77,19 +78,8 @@ def test_shares_are_as_uneven_as_the_furthest_from_their_mean():
     assert analysis.spread(np.zeros(3)) == math.inf
 
 
-def rows(labels, **values):
-    return [
-        Row(Setup(label, "mr.Scenario()"), {key: [column[i]] for key, column in values.items()})
-        for i, label in enumerate(labels)
-    ]
-
-
 def curve(*kept):
     return rows([(loss,) for loss in ("0.5%", "1%", "2%", "5%", "10%")], kept=kept)
-
-
-def verdicts(finding):
-    return [check.passed for check in finding.checks]
 
 
 def test_a_graceful_curve_passes_and_a_cliff_does_not():

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("metaroce._core", reason="the compiled core is not built")
 
 import metaroce as mr
+from judging import rows, verdicts
 from metaroce.errors import ConfigError
 from metaroce.offload.models import ratio, step
 from metaroce.reports import reproduce
@@ -25,18 +26,6 @@ from metaroce.reports.reproduce import (
     tables,
     triggered,
 )
-from metaroce.reports.reproduce.model import Row, Setup
-
-
-def rows(labels, **values):
-    return [
-        Row(Setup(label, "mr.Scenario()"), {key: [column[i]] for key, column in values.items()})
-        for i, label in enumerate(labels)
-    ]
-
-
-def verdicts(finding):
-    return [check.passed for check in finding.checks]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("metaroce._core", reason="the compiled core is not built")
 
 import metaroce as mr
+from judging import rows, verdicts
 from metaroce.metrics import jain
 from metaroce.reports.reproduce import (
     GROUPS,
@@ -21,18 +22,7 @@ from metaroce.reports.reproduce import (
     recovery,
     tables,
 )
-from metaroce.reports.reproduce.model import Check, Finding, Row, Setup, Target
-
-
-def rows(labels, **values):
-    return [
-        Row(Setup(label, "mr.Scenario()"), {key: [column[i]] for key, column in values.items()})
-        for i, label in enumerate(labels)
-    ]
-
-
-def verdicts(finding):
-    return [check.passed for check in finding.checks]
+from metaroce.reports.reproduce.model import Check, Finding, Target
 
 
 def test_r_and_p_stand_for_their_targets_and_none_for_all():
