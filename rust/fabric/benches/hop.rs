@@ -1,7 +1,11 @@
 //! A hop: route, queue, mark, serialise. Packets between random hosts of a three-tier fat tree, one after the other.
 
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{built, spec};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use metaroce_fabric::{Cable, Ecmp, End, Fabric, FabricSpec, LossConfig, Step, Switch, Switching};
+use metaroce_fabric::{Cable, End, Fabric, Step};
 use metaroce_wire::{Bytes, Envelope, HostId, Rate, Time, lengths};
 
 /// Full bisection: `radix` ports each way of a switch below the core, `pods` ports of a core switch; 100 Gbit/s.
@@ -25,22 +29,8 @@ fn fat_tree(pods: u32, radix: u32) -> Fabric {
         cables.extend((core..core + radix).map(|core| cable(first_agg + i, core)));
     }
     let tiers = [(1, tors), (2, tors), (3, radix * radix)];
-    let switches = tiers.iter().flat_map(|&(tier, count)| vec![Switch { plane: 0, tier }; count as usize]).collect();
-    let (ecmp, switching, loss) = (Ecmp::Linear, Switching::default(), LossConfig::default());
-    let reroute_delay = Time::from_us(1000);
-    let spec = FabricSpec {
-        hosts,
-        planes: 1,
-        switches,
-        cables,
-        ecmp,
-        switching,
-        reroute_delay,
-        loss,
-        seed: 1,
-        islands: false,
-    };
-    Fabric::new(&spec).expect("a valid fabric")
+    let switches: Vec<(u32, u32)> = tiers.iter().flat_map(|&(tier, count)| vec![(0, tier); count as usize]).collect();
+    built(&spec(hosts, 1, &switches, cables))
 }
 
 /// Packets between hosts that a generator draws.

@@ -2,71 +2,41 @@
 
 #![allow(clippy::float_arithmetic, reason = "expected values are real numbers")]
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use metaroce_fabric::{
-    Balance, Cable, Demand, Ecmp, End, Fabric, FabricSpec, LossConfig, Step, Switch, Switching, Target,
-};
-use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time};
+use common::{built, cable};
+use metaroce_fabric::{Balance, Cable, Demand, Ecmp, Fabric, FabricSpec, Switching, Target};
+use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Time};
 
 const SPINES: u32 = 8;
-const LEN: u32 = 1000;
-
-fn cable(a: u32, b: u32) -> Cable {
-    let (rate, delay) = (Rate::from_gbps(200), Time::from_ns(600));
-    Cable { a, b, rate, delay, queue: Bytes(1 << 40), kmin: Bytes(0), kmax: Bytes(0), pmax: 0 }
-}
 
 /// `planes` planes of `leaves` leaves with 8 hosts each, and 8 spines.
 fn leaf_spine(planes: u32, leaves: u32, ecmp: Ecmp, switching: Switching, seed: u64) -> FabricSpec {
-    let hosts = leaves * SPINES;
-    let (mut switches, mut cables) = (Vec::new(), Vec::new());
-    for plane in 0..planes {
-        let first = hosts + switches.len() as u32;
-        cables.extend((0..hosts).map(|host| cable(host, first + host / SPINES)));
-        for leaf in 0..leaves {
-            cables.extend((0..SPINES).map(|spine| cable(first + leaf, first + leaves + spine)));
-        }
-        switches.extend((0..leaves + SPINES).map(|i| Switch { plane, tier: if i < leaves { 1 } else { 2 } }));
-    }
-    let (reroute_delay, loss) = (Time::from_us(1000), LossConfig::default());
-    FabricSpec { hosts, planes, switches, cables, ecmp, switching, reroute_delay, loss, seed, islands: false }
+    FabricSpec { ecmp, switching, seed, ..common::leaf_spine(planes, leaves, SPINES, SPINES) }
 }
 
 fn balanced(balance: Balance, seed: u64) -> Fabric {
-    let switching = Switching { balance, ..Switching::default() };
-    Fabric::new(&leaf_spine(1, 2, Ecmp::Linear, switching, seed)).expect("a valid fabric")
+    built(&leaf_spine(1, 2, Ecmp::Linear, Switching { balance, ..Switching::default() }, seed))
 }
 
 fn packet(src: u32, dst: u32, entropy: u16) -> Envelope {
-    let (src, dst) = (HostId(src), HostId(dst));
-    let hash = Envelope::address_hash(src, dst);
-    Envelope { src, dst, hash, len: LEN, entropy, class: Class::Data, ..Envelope::default() }
+    common::packet(src, dst, entropy, Class::Data)
 }
 
 /// The links that a packet crosses on its way to its host.
-fn follow(fabric: &mut Fabric, now: Time, mut packet: Envelope) -> Vec<u32> {
-    let mut links = Vec::new();
-    let mut step = fabric.inject(now, &mut packet);
-    loop {
-        links.push(packet.link);
-        let Step::Arrives(at) = step else { panic!("{step:?} after {links:?}") };
-        match fabric.end(&packet) {
-            End::Host(host) => {
-                assert_eq!(host, packet.dst);
-                fabric.deliver();
-                return links;
-            }
-            End::Switch | End::Nowhere => step = fabric.forward(at, &mut packet),
-        }
-    }
+fn follow(fabric: &mut Fabric, now: Time, packet: Envelope) -> Vec<u32> {
+    let (links, arrives) = common::follow(fabric, now, packet);
+    assert!(arrives, "lost after {links:?}");
+    links
 }
 
 #[test]
 fn qps_that_share_a_port_spread_only_where_their_number_is_hashed() {
     let uplinks = |ecmp, seed| {
         let spec = leaf_spine(1, 2, ecmp, Switching::default(), seed);
-        let mut fabric = Fabric::new(&spec).expect("a valid fabric");
+        let mut fabric = built(&spec);
         let uplink = |qp| follow(&mut fabric, Time::ZERO, Envelope { qp, ..packet(0, 8, 0xC000) })[1];
         (0..8).map(uplink).collect::<BTreeSet<u32>>().len()
     };
@@ -107,7 +77,7 @@ fn a_flow_that_pauses_leaves_a_queue_that_is_longer_than_others() {
     // One row, so that four hosts together overload the port of one flow.
     let switching = Switching { balance: Balance::Flowlet, flowlet_entries: 1, ..Switching::default() };
     for seed in 0..20 {
-        let mut fabric = Fabric::new(&leaf_spine(1, 2, Ecmp::Linear, switching, seed)).expect("a valid fabric");
+        let mut fabric = built(&leaf_spine(1, 2, Ecmp::Linear, switching, seed));
         let mut burst = |at: Time| {
             let sent = (0..200).flat_map(|_| 0..4).map(|src| follow(&mut fabric, at, packet(src, 8, 0xC000))[1]);
             sent.collect::<BTreeSet<u32>>()
@@ -161,7 +131,7 @@ fn sprayed_packets_take_each_port_equally_often() {
 fn flows_that_share_a_row_of_the_flowlet_table_share_a_port() {
     let ports = |flowlet_entries| {
         let switching = Switching { balance: Balance::FlowletRandom, flowlet_entries, ..Switching::default() };
-        let mut fabric = Fabric::new(&leaf_spine(1, 2, Ecmp::Linear, switching, 1)).expect("a valid fabric");
+        let mut fabric = built(&leaf_spine(1, 2, Ecmp::Linear, switching, 1));
         let port = |flow: u16| follow(&mut fabric, Time::ZERO, packet(0, 8, 0xC000 + flow))[1];
         (0..64).map(port).collect::<BTreeSet<u32>>().len()
     };
@@ -174,7 +144,7 @@ fn a_pinned_permutation_loads_every_link_once() {
     let hosts = leaves * SPINES;
     for seed in 0..200u64 {
         let switching = Switching { balance: Balance::Pinned, ..Switching::default() };
-        let mut fabric = Fabric::new(&leaf_spine(planes, leaves, Ecmp::Linear, switching, seed)).expect("valid");
+        let mut fabric = built(&leaf_spine(planes, leaves, Ecmp::Linear, switching, seed));
         // Of both kinds: those that send, and those that acknowledge.
         let order = shuffled(hosts, seed);
         let pairs: Vec<(u32, u32)> =
@@ -216,20 +186,12 @@ fn pins_meet_at_the_cores_of_a_fat_tree() {
         cables.extend((0..2).map(|tor| cable(hosts + 2 * pod + tor, node)));
         cables.extend((0..2).map(|core| cable(node, hosts + tors + aggs + 2 * j + core)));
     }
-    let tier = |i| {
-        if i < tors {
-            1
-        } else if i < tors + aggs {
-            2
-        } else {
-            3
-        }
-    };
-    let switches = (0..tors + aggs + cores).map(|i| Switch { plane: 0, tier: tier(i) }).collect();
-    let base = leaf_spine(1, 2, Ecmp::Mixed, Switching { balance: Balance::Pinned, ..Switching::default() }, 3);
-    let spec = FabricSpec { hosts, switches, cables, ..base };
+    let switches: Vec<(u32, u32)> =
+        [(1, tors), (2, aggs), (3, cores)].iter().flat_map(|&(tier, count)| vec![(0, tier); count as usize]).collect();
+    let switching = Switching { balance: Balance::Pinned, ..Switching::default() };
+    let spec = FabricSpec { ecmp: Ecmp::Mixed, switching, seed: 3, ..common::spec(hosts, 1, &switches, cables) };
     for seed in 0..100u64 {
-        let mut fabric = Fabric::new(&spec).expect("a valid fabric");
+        let mut fabric = built(&spec);
         let order = shuffled(hosts, seed);
         let pairs: Vec<(u32, u32)> =
             (0..hosts).map(|host| (host, order[host as usize])).filter(|(a, b)| a != b).collect();

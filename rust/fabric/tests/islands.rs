@@ -1,7 +1,10 @@
 //! Islands: hosts without a port in some planes, and hosts that do not reach each other.
 
+mod common;
+
+use common::{built, spec};
 use metaroce_fabric::{
-    Balance, Cable, Demand, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, SpecError, Step, Switch, Switching, Target,
+    Balance, Cable, Demand, Drop, End, Fabric, FabricSpec, SpecError, Step, Switch, Switching, Target,
 };
 use metaroce_wire::{Bytes, Class, Envelope, HostId, PlaneId, Rate, Time};
 
@@ -25,22 +28,8 @@ fn racks() -> FabricSpec {
     }
     cables.extend([cable(3, node(4), SLOW, far), cable(4, node(4), SLOW, far), cable(5, node(5), SLOW, far)]);
     cables.extend([(4, 6), (4, 7), (5, 6), (5, 7)].map(|(leaf, spine)| cable(node(leaf), node(spine), SLOW, far)));
-    FabricSpec {
-        hosts: 6,
-        planes: 2,
-        switches: switches.map(|(plane, tier)| Switch { plane, tier }).to_vec(),
-        cables,
-        ecmp: Ecmp::Linear,
-        switching: Switching::default(),
-        reroute_delay: Time::from_us(1),
-        loss: LossConfig::default(),
-        seed: 1,
-        islands: true,
-    }
-}
-
-fn built(spec: &FabricSpec) -> Fabric {
-    Fabric::new(spec).expect("a valid fabric")
+    let reroute_delay = Time::from_us(1);
+    FabricSpec { reroute_delay, islands: true, ..spec(6, 2, &switches, cables) }
 }
 
 fn packet(src: u32, dst: u32, plane: u8) -> Envelope {

@@ -1,8 +1,11 @@
 //! Pause frames and priorities at explicit ports, to the picosecond, driven by hand.
 
+mod common;
+
+use common::{built, spec};
 use metaroce_fabric::{
-    Admission, Cable, Call, DEADLOCK_CHECK, Departure, Ecmp, Fabric, FabricSpec, LossConfig, Lossless, PAUSE_FRAME,
-    PfcConfig, Step, Switch, Switching,
+    Admission, Cable, Call, DEADLOCK_CHECK, Departure, Fabric, FabricSpec, Lossless, PAUSE_FRAME, PfcConfig, Step,
+    Switching,
 };
 use metaroce_wire::{Bytes, Class, Envelope, HostId, Rate, Time};
 
@@ -16,19 +19,9 @@ fn build(hosts: u32, ends: &[(u32, u32)], switching: Switching) -> Fabric {
     let (queue, none) = (Bytes(1 << 20), Bytes(0));
     let cable = |&(a, b): &(u32, u32)| Cable { a, b, rate: RATE, delay: DELAY, queue, kmin: none, kmax: none, pmax: 0 };
     let last = ends.iter().map(|&(_, b)| b).max().expect("a switch");
-    let spec = FabricSpec {
-        hosts,
-        planes: 1,
-        switches: vec![Switch { plane: 0, tier: 1 }; (last - hosts + 1) as usize],
-        cables: ends.iter().map(cable).collect(),
-        ecmp: Ecmp::Linear,
-        switching,
-        reroute_delay: Time::ZERO,
-        loss: LossConfig::default(),
-        seed: 1,
-        islands: false,
-    };
-    Fabric::new(&spec).expect("a valid fabric")
+    let switches = vec![(0, 1); (last - hosts + 1) as usize];
+    let cables = ends.iter().map(cable).collect();
+    built(&FabricSpec { switching, reroute_delay: Time::ZERO, ..spec(hosts, 1, &switches, cables) })
 }
 
 /// Three hosts on a switch; link 2h leads from host h to it, link 2h + 1 back.

@@ -2,69 +2,17 @@
 
 #![allow(clippy::float_arithmetic, reason = "expected values are real numbers")]
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use metaroce_fabric::{
-    Cable, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch, Switching,
-};
-use metaroce_wire::{Bytes, Class, Envelope, HostId, Rate, Time};
+use common::{built, follow, packet};
+use metaroce_fabric::{Ecmp, Fabric, FabricSpec, LossConfig, LossOn, LossPer};
+use metaroce_wire::{Class, Envelope, Time};
 
 /// One plane of 2 leaves with `hosts` each, and `spines`.
 fn leaf_spine(hosts: u32, spines: u32, ecmp: Ecmp, loss: LossConfig, seed: u64) -> Fabric {
-    let cable = |a, b| {
-        let (rate, delay) = (Rate::from_gbps(200), Time::from_ns(600));
-        Cable { a, b, rate, delay, queue: Bytes(1 << 40), kmin: Bytes(0), kmax: Bytes(0), pmax: 0 }
-    };
-    let first = 2 * hosts;
-    let mut cables: Vec<Cable> = (0..2 * hosts).map(|host| cable(host, first + host / hosts)).collect();
-    for leaf in 0..2 {
-        cables.extend((0..spines).map(|spine| cable(first + leaf, first + 2 + spine)));
-    }
-    let switches = (0..2 + spines).map(|i| Switch { plane: 0, tier: if i < 2 { 1 } else { 2 } }).collect();
-    let reroute_delay = Time::from_us(1000);
-    let switching = Switching::default();
-    let spec = FabricSpec {
-        hosts: 2 * hosts,
-        planes: 1,
-        switches,
-        cables,
-        ecmp,
-        switching,
-        reroute_delay,
-        loss,
-        seed,
-        islands: false,
-    };
-    Fabric::new(&spec).expect("a valid fabric")
-}
-
-fn packet(src: u32, dst: u32, entropy: u16, class: Class) -> Envelope {
-    let (src, dst) = (HostId(src), HostId(dst));
-    let hash = Envelope::address_hash(src, dst);
-    Envelope { src, dst, hash, len: 1000, entropy, class, ..Envelope::default() }
-}
-
-/// The links that a packet crosses, and whether it arrives.
-fn follow(fabric: &mut Fabric, now: Time, mut packet: Envelope) -> (Vec<u32>, bool) {
-    let mut links = Vec::new();
-    let mut step = fabric.inject(now, &mut packet);
-    loop {
-        links.push(packet.link);
-        match step {
-            Step::Dropped(cause) => {
-                assert_eq!(cause, Drop::Loss);
-                return (links, false);
-            }
-            Step::Arrives(at) => match fabric.end(&packet) {
-                End::Host(host) => {
-                    assert_eq!(host, packet.dst);
-                    fabric.deliver();
-                    return (links, true);
-                }
-                End::Switch | End::Nowhere => step = fabric.forward(at, &mut packet),
-            },
-        }
-    }
+    built(&FabricSpec { ecmp, loss, seed, ..common::leaf_spine(1, 2, hosts, spines) })
 }
 
 /// Distinct uplinks that `n` flows of one leaf take.

@@ -1,8 +1,9 @@
 //! Trimming, the class for control packets, marking at the last hop; planes and tiers that differ.
 
-use metaroce_fabric::{
-    Cable, Counters, Drop, Ecmp, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switch, Switching,
-};
+mod common;
+
+use common::{built, spec};
+use metaroce_fabric::{Cable, Counters, Drop, End, Fabric, FabricSpec, LossConfig, LossOn, LossPer, Step, Switching};
 use metaroce_wire::{Bytes, Class, Ecn, Envelope, HostId, PlaneId, Rate, Time, lengths};
 
 const FULL: u32 = lengths::mr_data(4096);
@@ -12,21 +13,6 @@ const RATE: Rate = Rate::from_gbps(200);
 fn cable(a: u32, b: u32) -> Cable {
     let (queue, kmin, kmax) = (Bytes(QUEUE), Bytes(20_000), Bytes(50_000));
     Cable { a, b, rate: RATE, delay: Time::from_ns(600), queue, kmin, kmax, pmax: u32::MAX }
-}
-
-fn spec(hosts: u32, planes: u32, tiers: &[(u32, u32)], cables: Vec<Cable>) -> FabricSpec {
-    FabricSpec {
-        hosts,
-        planes,
-        switches: tiers.iter().map(|&(plane, tier)| Switch { plane, tier }).collect(),
-        cables,
-        ecmp: Ecmp::Linear,
-        switching: Switching::default(),
-        reroute_delay: Time::from_us(1000),
-        loss: LossConfig::default(),
-        seed: 1,
-        islands: false,
-    }
 }
 
 /// `hosts` on one leaf, and one more host behind a second one: host 0.
@@ -93,7 +79,7 @@ fn run(fabric: &mut Fabric, packets: &[Envelope]) -> Vec<Fate> {
 
 /// `each` data packets of every host to host 0.
 fn incast(spec: &FabricSpec, each: u32) -> (Fabric, Vec<Fate>) {
-    let mut fabric = Fabric::new(spec).expect("a valid fabric");
+    let mut fabric = built(spec);
     let packets: Vec<Envelope> =
         (0..each).flat_map(|_| (1..spec.hosts).map(|src| packet(src, 0, Class::Data))).collect();
     let fates = run(&mut fabric, &packets);
@@ -132,7 +118,7 @@ fn trimmed_packets_without_room_are_dropped_and_control_packets_are_never_trimme
         assert!(counters.queue > 0 && counters.trimmed > 0, "{counters:?}");
         let sent_on = fates.iter().filter(|f| f.packet.trimmed && f.dropped.is_none()).count();
         assert_eq!(sent_on as u64, counters.trimmed);
-        let mut fabric = Fabric::new(&funnel(129, switching)).expect("a valid fabric");
+        let mut fabric = built(&funnel(129, switching));
         let acks: Vec<Envelope> = (0..20).flat_map(|_| (1..129).map(|src| packet(src, 0, Class::Control))).collect();
         let fates = run(&mut fabric, &acks);
         assert!(fates.iter().any(|f| f.dropped == Some(Drop::Queue)));
@@ -157,7 +143,7 @@ fn packets_stay_accounted_for_where_they_are_lost_and_trimmed() {
 fn an_acknowledgement_passes_queued_data_where_control_goes_first() {
     let arrival = |control_priority| {
         let switching = Switching { control_priority, ..Switching::default() };
-        let mut fabric = Fabric::new(&funnel(4, switching)).expect("a valid fabric");
+        let mut fabric = built(&funnel(4, switching));
         // Hosts 1 and 2 fill the cable between the leaves; host 3's acknowledgement comes in the middle.
         let mut packets: Vec<Envelope> =
             (0..10).flat_map(|_| [packet(1, 0, Class::Data), packet(2, 0, Class::Data)]).collect();
@@ -179,7 +165,7 @@ fn a_port_to_a_host_marks_unless_told_not_to() {
     let marks = |last_hop_ecn| {
         let switching = Switching { last_hop_ecn, ..Switching::default() };
         // Hosts of the same leaf: the only queue is the last one.
-        let mut fabric = Fabric::new(&funnel(5, switching)).expect("a valid fabric");
+        let mut fabric = built(&funnel(5, switching));
         let packets: Vec<Envelope> = (0..8).flat_map(|_| (2..5).map(|src| packet(src, 1, Class::Data))).collect();
         let near = run(&mut fabric, &packets).iter().filter(|f| f.packet.ecn == Ecn::Ce).count();
         // To the far host the cable between the leaves has the queue.
@@ -198,7 +184,7 @@ fn planes_of_unequal_cables_have_unequal_idle_times_and_rates() {
         slow.rate = Rate::from_gbps(50);
         slow.delay = Time::from_us(3);
     }
-    let fabric = Fabric::new(&spec(2, 2, &[(0, 1), (1, 1)], cables)).expect("a valid fabric");
+    let fabric = built(&spec(2, 2, &[(0, 1), (1, 1)], cables));
     let time = |plane| fabric.idle_time(HostId(0), HostId(1), PlaneId(plane), 1000);
     assert_eq!(time(0), Time(2 * (1000 * 40 + 600_000)));
     assert_eq!(time(1), Time(2 * (1000 * 160 + 3_000_000)));
@@ -229,7 +215,7 @@ fn three_tiers_multiply_their_choices_and_add_their_cables() {
             )
         })
         .collect();
-    let fabric = Fabric::new(&spec(16, 1, &tiers, cables)).expect("a valid fabric");
+    let fabric = built(&spec(16, 1, &tiers, cables));
     assert_eq!(fabric.routes(), 4);
     for (to, cables) in [(1, 2), (2, 4), (4, 6), (15, 6)] {
         let idle = fabric.idle_time(HostId(0), HostId(to), PlaneId(0), 1000);
@@ -244,7 +230,7 @@ fn the_slowest_host_of_each_leaf_stands_for_it_and_of_one_leaf_the_two_slowest()
         cables.extend((0..leaves).map(|leaf| cable(6 + leaf, 6 + leaves)));
         slow.iter().for_each(|&host| cables[host as usize].rate = Rate::from_gbps(25));
         let tiers: Vec<(u32, u32)> = (0..=leaves).map(|i| (0, if i < leaves { 1 } else { 2 })).collect();
-        let fabric = Fabric::new(&spec(6, 1, &tiers, cables)).expect("a valid fabric");
+        let fabric = built(&spec(6, 1, &tiers, cables));
         let mut hosts: Vec<u32> = fabric.slowest_hosts(PlaneId(0), FULL).iter().map(|h| h.0).collect();
         hosts.sort_unstable();
         hosts
