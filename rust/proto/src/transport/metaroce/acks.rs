@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{Bytes, ConnId, MrAck, RateHint, Time, Verdict};
 
 use super::connection::{Connection, MAX_PATHS, Resend};
-use super::flight::{NIL, Sent};
+use super::flight::Sent;
 use super::ledger::SACK_BITS;
 use super::path::{Acked, PathState, SendPath};
 use super::serials::Serials;
@@ -128,10 +128,8 @@ impl Shared {
         let index = ack.path as usize;
         let (mut acked, mut bytes, mut lost) = (0, 0, 0);
         let mut refused = None;
-        while let first = connection.paths[index].flight.first
-            && first != NIL
-        {
-            let behind = i64::from(ack.max_pps) - i64::from(self.flight.get(first).pps);
+        while let Some(pps) = connection.paths[index].oldest_pps() {
+            let behind = i64::from(ack.max_pps) - i64::from(pps);
             if behind < 0 {
                 break;
             }
@@ -250,7 +248,7 @@ impl Shared {
     /// One packet is known to have been placed. Of earlier ones of its path this says nothing.
     #[inline(always)]
     fn land_serial(&mut self, now: Time, id: usize, connection: &mut Connection, serial: u32) {
-        let Some(slot) = self.flight.by_serial(&connection.order, serial) else { return };
+        let Some(slot) = connection.order.slot(serial) else { return };
         let sent = connection.land_aside(now, &mut self.flight, slot, &self.common.shape);
         landed(ConnId(id as u32), connection, &sent, &mut self.completions);
     }

@@ -110,13 +110,17 @@ pub struct Connection {
     /// [`Envelope::address_hash`] towards the peer.
     pub hash: u32,
     pub variation: Variation,
+    /// What the start or the last hint allows the window to become.
+    pub granted: u64,
+    pub hint_at: Time,
 
     pub planes: [Plane; MAX_PLANES],
 
     pub outbox: Outbox,
-    /// What the start or the last hint allows the window to become.
-    pub granted: u64,
-    pub hint_at: Time,
+    /// When the next packet may leave, where there is a pace.
+    pub paced_until: Time,
+    /// Connections of the peer.
+    pub crowd: u32,
 
     pub last_progress: Time,
     /// Least round trip seen.
@@ -139,8 +143,6 @@ pub struct Connection {
     pub acks: u32,
     pub inbox: Inbox,
 
-    /// When the next packet may leave, where there is a pace.
-    pub paced_until: Time,
     /// Lost pieces that leave on the path that lost them, by plane.
     pub resend: Box<[VecDeque<Resend>]>,
     /// Lost pieces that any path may take.
@@ -151,15 +153,13 @@ pub struct Connection {
     pub recycled: Box<[VecDeque<u8>]>,
     /// What was unfinished when the connection failed.
     pub abandoned: Option<(StreamId, u64)>,
-    /// Connections of the peer.
-    pub crowd: u32,
 }
 
 /// The groups of [`Connection`] begin at cache lines.
 const _: () = {
     assert!(offset_of!(Connection, order) == LINE && offset_of!(Connection, planes) == 2 * LINE);
     assert!(offset_of!(Connection, outbox) == 4 * LINE && offset_of!(Connection, last_progress) == 6 * LINE);
-    assert!(offset_of!(Connection, ledgers) == 7 * LINE && offset_of!(Connection, paced_until) == 8 * LINE);
+    assert!(offset_of!(Connection, ledgers) == 7 * LINE && offset_of!(Connection, resend) == 8 * LINE);
 };
 
 /// What a new connection needs to know.
@@ -466,6 +466,7 @@ impl Connection {
     pub fn land(&mut self, flight: &mut Flight, index: usize) -> Sent {
         let path = &mut self.paths[index];
         let sent = path.land(flight);
+        self.order.land(sent.serial);
         self.planes[path.plane as usize % MAX_PLANES].in_flight -= sent.len;
         // [I14]
         self.in_flight -= u64::from(sent.len);
@@ -480,8 +481,9 @@ impl Connection {
         let path = &mut self.paths[index];
         path.expiries = 0;
         let sent = if path.flight.first == slot { path.land(flight) } else { path.land_behind(flight, slot) };
+        self.order.land(sent.serial);
         // Acknowledged late: what time-based detection has to allow for.
-        self.variation.on_error(path.on_rtt(sent.at.until(now)));
+        self.variation.on_error(path.on_rtt(sent.age(now)));
         path.landed_aside();
         let plane = &mut self.planes[path.plane as usize % MAX_PLANES];
         plane.in_flight -= sent.len;
@@ -498,7 +500,16 @@ impl Connection {
         prefetch(&self.order);
         prefetch(&self.planes);
         prefetch(&self.outbox);
-        prefetch(&self.hint_at);
+        prefetch(&self.paced_until);
+    }
+
+    /// Asks for the lines that an acknowledgement touches.
+    #[inline]
+    pub fn prefetch_acked(&self) {
+        prefetch(&self.in_flight);
+        prefetch(&self.order);
+        prefetch(&self.planes);
+        prefetch(&self.outbox);
         prefetch(&self.last_progress);
     }
 

@@ -3,8 +3,6 @@
 //! all of its sends in order (time-based detection reads that from the front). Both make an
 //! acknowledgement cost O(1) a packet, and leave one timer a connection.
 
-use std::collections::VecDeque;
-
 use metaroce_wire::{Stamp, Time, prefetch};
 
 use super::connection::Resend;
@@ -18,15 +16,13 @@ pub const NIL: u32 = u32::MAX;
 #[repr(align(32))]
 pub struct Sent {
     pub piece: Piece,
-    pub pps: u32,
+    /// Sending time.
+    pub at: Time,
     /// Bytes in windows; 0 once it has landed while packets before it had not.
     pub len: u32,
     /// Next packet of the same path; next free slot in a free one.
     next_on_path: u32,
-    /// Counts the uses of the slot.
-    generation: u32,
-    /// Sending time.
-    pub at: Stamp,
+    pub serial: u32,
     pub path: u16,
     /// Times this piece has been sent before.
     pub attempts: u8,
@@ -36,14 +32,20 @@ const _: () = assert!(size_of::<Sent>() == 32);
 
 impl Sent {
     /// An entry that is in no list yet.
-    pub const fn new(lost: Resend, pps: u32, len: u32) -> Sent {
+    pub const fn new(now: Time, lost: Resend, serial: u32, len: u32) -> Sent {
         let Resend { piece, path, attempts } = lost;
-        Sent { piece, pps, len, next_on_path: NIL, generation: 0, at: Stamp::of(Time::ZERO), path, attempts }
+        Sent { piece, at: now, len, next_on_path: NIL, serial, path, attempts }
     }
 
     /// Its piece, to be sent once more.
     pub const fn again(&self) -> Resend {
         Resend { piece: self.piece, path: self.path, attempts: self.attempts.saturating_add(1) }
+    }
+
+    /// Time since it was sent, as its packet tells the receiver.
+    #[inline]
+    pub const fn age(&self, now: Time) -> Time {
+        Stamp::of(self.at).until(now)
     }
 }
 
@@ -58,43 +60,90 @@ impl Fifo {
     pub const EMPTY: Fifo = Fifo { first: NIL, last: NIL };
 }
 
-/// The sends of a connection, oldest first, numbered by their serials. Entries of packets that are
-/// no longer in flight stay until they reach the front: their slot has another generation by then.
+/// The sends of a connection, oldest first, numbered by their serials.
 #[derive(Debug, Default)]
 pub struct Order {
-    /// Serial of `sends[0]`.
+    /// Serial of the oldest, and how many there are.
     base: u32,
-    sends: VecDeque<Send>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Send {
-    at: Time,
-    slot: u32,
-    generation: u32,
+    len: u32,
+    /// Slot of the packet with serial s at s modulo the length, which is a power of two, or 0. None any more once it is
+    /// not in flight; its place stays until it is the oldest.
+    slots: Box<[u32]>,
 }
 
 impl Order {
     /// The serial of the next packet.
     #[inline]
-    pub fn next_serial(&self) -> u32 {
-        self.base.wrapping_add(self.sends.len() as u32)
+    pub const fn next_serial(&self) -> u32 {
+        self.base.wrapping_add(self.len)
+    }
+
+    /// Where the slot of a serial is.
+    #[inline]
+    const fn place(&self, serial: u32) -> usize {
+        serial as usize & self.slots.len().wrapping_sub(1)
+    }
+
+    /// The slot of the packet with this serial, if it is in flight.
+    #[inline]
+    pub fn slot(&self, serial: u32) -> Option<u32> {
+        if serial.wrapping_sub(self.base) >= self.len {
+            return None;
+        }
+        self.slots.get(self.place(serial)).copied().filter(|&slot| slot != NIL)
+    }
+
+    #[inline]
+    fn push(&mut self, slot: u32) {
+        if self.len as usize == self.slots.len() {
+            self.make_room();
+        }
+        let place = self.place(self.next_serial());
+        self.slots[place] = slot;
+        self.len += 1;
+    }
+
+    /// The packet with this serial is no longer in flight.
+    #[inline]
+    pub fn land(&mut self, serial: u32) {
+        let place = self.place(serial);
+        self.slots[place] = NIL;
+    }
+
+    /// Gives up what is not needed any more before it grows: what it takes of the cache is to depend on what is in
+    /// flight.
+    #[inline(never)]
+    fn make_room(&mut self) {
+        self.trim();
+        if (self.len as usize) < self.slots.len() {
+            return;
+        }
+        let mut slots = vec![NIL; (2 * self.slots.len()).max(4)].into_boxed_slice();
+        for serial in (0..self.len).map(|k| self.base.wrapping_add(k)) {
+            slots[serial as usize & (slots.len() - 1)] = self.slots[self.place(serial)];
+        }
+        self.slots = slots;
+    }
+
+    /// Takes out what is no longer in flight, up to the first packet that is.
+    fn trim(&mut self) {
+        while self.len > 0 && self.slots[self.place(self.base)] == NIL {
+            self.base = self.base.wrapping_add(1);
+            self.len -= 1;
+        }
+    }
+
+    /// The first packet from position `from` on that is in flight: its position, and its slot.
+    pub fn oldest(&mut self, from: u32) -> Option<(u32, u32)> {
+        self.trim();
+        (from..self.len).find_map(|position| Some((position, self.slot(self.base.wrapping_add(position))?)))
     }
 
     /// Hints the processor at the entry of a packet.
     #[inline]
     pub fn prefetch(&self, serial: u32) {
-        self.sends.get(serial.wrapping_sub(self.base) as usize).map(prefetch).unwrap_or_default();
+        self.slots.get(self.place(serial)).map(prefetch).unwrap_or_default();
     }
-}
-
-/// A packet that waits for its acknowledgement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// Position in the order.
-    pub position: usize,
-    pub sent_at: Time,
-    pub path: usize,
 }
 
 /// The slab.
@@ -120,14 +169,6 @@ impl Flight {
         self.slots.get(slot as usize).map(prefetch).unwrap_or_default();
     }
 
-    /// Hints the processor at the slot of the packet with this serial.
-    #[inline]
-    pub fn prefetch_serial(&self, order: &Order, serial: u32) {
-        if let Some(send) = order.sends.get(serial.wrapping_sub(order.base) as usize) {
-            self.prefetch(send.slot);
-        }
-    }
-
     /// Hints the processor at the slot that the next packet takes.
     #[inline]
     pub fn prefetch_free(&self) {
@@ -136,8 +177,7 @@ impl Flight {
 
     /// A new entry at the end of both lists.
     #[inline(always)]
-    pub fn push(&mut self, now: Time, mut sent: Sent, order: &mut Order, path: &mut Fifo) {
-        sent.at = Stamp::of(now);
+    pub fn push(&mut self, sent: Sent, order: &mut Order, path: &mut Fifo) {
         let slot = if self.free == NIL {
             self.slots.push(sent);
             self.slots.len() as u32 - 1
@@ -145,7 +185,6 @@ impl Flight {
             let slot = self.free;
             let old = &mut self.slots[slot as usize];
             self.free = old.next_on_path;
-            sent.generation = old.generation;
             *old = sent;
             slot
         };
@@ -154,10 +193,7 @@ impl Flight {
             last => self.slots[last as usize].next_on_path = slot,
         }
         path.last = slot;
-        if order.sends.len() == order.sends.capacity() {
-            self.trim(order);
-        }
-        order.sends.push_back(Send { at: now, slot, generation: sent.generation });
+        order.push(slot);
     }
 
     /// Packet in `slot`, not the first of its path, has landed: nothing but its place stays until all
@@ -166,7 +202,6 @@ impl Flight {
         let entry = &mut self.slots[slot as usize];
         let sent = *entry;
         entry.len = 0;
-        entry.generation = entry.generation.wrapping_add(1);
         sent
     }
 
@@ -176,7 +211,6 @@ impl Flight {
         let slot = path.first;
         let entry = &mut self.slots[slot as usize];
         let sent = *entry;
-        entry.generation = entry.generation.wrapping_add(1);
         entry.next_on_path = self.free;
         self.free = slot;
         path.first = sent.next_on_path;
@@ -186,67 +220,74 @@ impl Flight {
         sent
     }
 
-    /// The slot of the packet with this serial, if it is in flight.
-    #[inline]
-    pub fn by_serial(&self, order: &Order, serial: u32) -> Option<u32> {
-        let send = order.sends.get(serial.wrapping_sub(order.base) as usize)?;
-        self.is_current(send).then_some(send.slot)
-    }
-
-    /// The first packet of `order` from position `from` on that is still in flight.
-    pub fn oldest(&self, order: &mut Order, from: usize) -> Option<Waiting> {
-        self.trim(order);
-        let (position, send) = order.sends.iter().enumerate().skip(from).find(|(_, send)| self.is_current(send))?;
-        Some(Waiting { position, sent_at: send.at, path: self.get(send.slot).path as usize })
-    }
-
-    /// Takes out of `order` what is no longer in flight, up to the first packet that is. Before a list grows, too: what
-    /// it takes of the cache is to depend on what is in flight.
-    #[inline(never)]
-    fn trim(&self, order: &mut Order) {
-        while order.sends.front().is_some_and(|send| !self.is_current(send)) {
-            order.sends.pop_front();
-            order.base = order.base.wrapping_add(1);
-        }
-    }
-
-    fn is_current(&self, send: &Send) -> bool {
-        self.get(send.slot).generation == send.generation
-    }
-
     /// Time since the newest packet of a path was sent.
     pub fn newest_age(&self, path: &Fifo, now: Time) -> Time {
-        if path.last == NIL { Time::NEVER } else { self.get(path.last).at.until(now) }
+        if path.last == NIL { Time::NEVER } else { self.get(path.last).age(now) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn sent(pps: u32, path: u16) -> Sent {
-        Sent::new(Resend { piece: Piece { message: 0, packet: pps }, path, attempts: 0 }, pps, 1)
-    }
-
-    fn oldest(flight: &Flight, order: &mut Order) -> Option<(Time, usize)> {
-        flight.oldest(order, 0).map(|waiting| (waiting.sent_at, waiting.path))
+    fn sent(packet: u32, path: u16, order: &Order) -> Sent {
+        let what = Resend { piece: Piece { message: 0, packet }, path, attempts: 0 };
+        Sent::new(Time(u64::from(packet)), what, order.next_serial(), 1)
     }
 
     #[test]
-    fn slots_are_reused_and_stale_sends_are_passed_over() {
-        let (mut flight, mut order) = (Flight::new(), Order::default());
-        let mut paths = [Fifo::EMPTY; 2];
-        flight.push(Time(1), sent(0, 0), &mut order, &mut paths[0]);
-        flight.push(Time(2), sent(0, 1), &mut order, &mut paths[1]);
-        flight.push(Time(3), sent(1, 0), &mut order, &mut paths[0]);
-        assert_eq!(flight.pop(&mut paths[0]).pps, 0);
-        flight.push(Time(3), sent(2, 0), &mut order, &mut paths[0]);
-        assert_eq!(flight.slots.len(), 3);
-        assert_eq!(oldest(&flight, &mut order), Some((Time(2), 1)));
-        flight.pop(&mut paths[1]);
-        assert_eq!(oldest(&flight, &mut order), Some((Time(3), 0)));
-        assert_eq!((flight.pop(&mut paths[0]).pps, flight.pop(&mut paths[0]).pps), (1, 2));
+    fn slots_are_reused_and_what_has_landed_is_passed_over() {
+        let (mut flight, mut order, mut paths) = (Flight::new(), Order::default(), [Fifo::EMPTY; 2]);
+        let push = |flight: &mut Flight, order: &mut Order, fifo: &mut Fifo, packet, path| {
+            flight.push(sent(packet, path, order), order, fifo);
+        };
+        let pop = |flight: &mut Flight, order: &mut Order, fifo: &mut Fifo| {
+            let sent = flight.pop(fifo);
+            order.land(sent.serial);
+            sent.piece.packet
+        };
+        let oldest = |flight: &Flight, order: &mut Order| Some(flight.get(order.oldest(0)?.1).piece.packet);
+        for (packet, path) in [(0, 0), (1, 1), (2, 0)] {
+            push(&mut flight, &mut order, &mut paths[path as usize], packet, path);
+        }
+        assert_eq!(pop(&mut flight, &mut order, &mut paths[0]), 0);
+        push(&mut flight, &mut order, &mut paths[0], 3, 0);
+        assert_eq!((flight.slots.len(), oldest(&flight, &mut order)), (3, Some(1)));
+        assert_eq!((order.slot(0), order.slot(4)), (None, None));
+        pop(&mut flight, &mut order, &mut paths[1]);
+        assert_eq!(oldest(&flight, &mut order), Some(2));
+        assert_eq!([0, 0].map(|_| pop(&mut flight, &mut order, &mut paths[0])), [2, 3]);
         assert_eq!(oldest(&flight, &mut order), None);
-        assert!(paths[0].first == NIL && order.sends.is_empty());
+        assert!(paths[0].first == NIL && order.len == 0);
+    }
+
+    proptest! {
+        /// Whatever lands when, and wherever serials wrap.
+        #[test]
+        fn an_order_knows_what_is_in_flight(base: u32, steps in prop::collection::vec((0..3u32, any::<u32>()), 1..400)) {
+            let mut order = Order { base, ..Order::default() };
+            let mut open = BTreeMap::new();
+            for (slot, (kind, pick)) in (0..).zip(steps) {
+                let picked = open.keys().nth(pick as usize % open.len().max(1)).copied();
+                match (kind, picked.and_then(|slot| open.remove(&slot))) {
+                    (0, Some(serial)) => order.land(serial),
+                    (_, taken) => {
+                        open.extend(picked.zip(taken));
+                        open.insert(slot, order.next_serial());
+                        order.push(slot);
+                    }
+                }
+                let near = (0..order.len + 9).map(|k| order.base.wrapping_add(k).wrapping_sub(4));
+                let known: Vec<_> = near.filter_map(|serial| order.slot(serial).zip(Some(serial))).collect();
+                prop_assert_eq!(&known, &open.clone().into_iter().collect::<Vec<_>>());
+                if pick % 8 == 0 {
+                    prop_assert_eq!(order.oldest(0).map(|(_, slot)| slot), open.keys().next().copied());
+                }
+            }
+        }
     }
 }

@@ -459,7 +459,7 @@ impl Transport for MetaRoce {
             Body::MrAck(ack) => {
                 let Some(connection) = self.connections.get(ack.connection.index()) else { return };
                 match (stage, connection.paths.get(ack.path as usize)) {
-                    (Stage::Connection, _) => connection.prefetch_sender(),
+                    (Stage::Connection, _) => connection.prefetch_acked(),
                     (Stage::Path, Some(path)) => {
                         prefetch(path);
                         connection.order.prefetch(ack.serial);
@@ -467,7 +467,9 @@ impl Transport for MetaRoce {
                     }
                     (Stage::Message, Some(path)) => {
                         self.shared.flight.prefetch(path.flight.first);
-                        self.shared.flight.prefetch_serial(&connection.order, ack.serial);
+                        if let Some(slot) = connection.order.slot(ack.serial) {
+                            self.shared.flight.prefetch(slot);
+                        }
                     }
                     _ => {}
                 }

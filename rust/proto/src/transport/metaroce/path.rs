@@ -144,6 +144,12 @@ impl SendPath {
             && (self.expiries == 0 || only)
     }
 
+    /// The number of its oldest packet in flight.
+    #[inline]
+    pub fn oldest_pps(&self) -> Option<u32> {
+        (self.packets > 0).then(|| self.next_pps - u32::from(self.packets))
+    }
+
     /// Its oldest packet is out of flight, and with it what landed before behind that.
     #[inline(always)]
     pub fn land(&mut self, flight: &mut Flight) -> Sent {

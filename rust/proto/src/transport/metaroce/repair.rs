@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{Body, Bytes, Class, ConnId, Envelope, MrProbe, Packet, PlaneId, RateHint, Time, lengths};
 
 use super::connection::{Connection, Resend};
-use super::flight::NIL;
+use super::flight::{NIL, Sent};
 use super::path::PathState;
 use super::{LOSSY_RTTS, MetaRoce};
 use crate::config::{Hints, Tail};
@@ -48,14 +48,13 @@ impl MetaRoce {
         let mut from = 0;
         loop {
             let connection = &mut self.connections[id];
-            let Some(oldest) = self.shared.flight.oldest(&mut connection.order, from) else {
-                break;
-            };
+            let Some((position, slot)) = connection.order.oldest(from) else { break };
+            let &Sent { at: sent_at, path: index, .. } = self.shared.flight.get(slot);
             let eager = now < self.shared.lossy_until && !connection.outbox.has_unsent();
-            let path = &connection.paths[oldest.path];
+            let path = &connection.paths[index as usize];
             let timeout = path.tail_timeout(&self.shared.common.config, connection.variation, eager) + crowding;
             let probed = self.shared.common.config.tail == Tail::Probe && path.expiries > 0;
-            let due = timeout + if probed { oldest.sent_at.max(path.moment) } else { oldest.sent_at };
+            let due = timeout + if probed { sent_at.max(path.moment) } else { sent_at };
             if due > now {
                 next = next.min(due);
                 break;
@@ -64,7 +63,7 @@ impl MetaRoce {
             let age = self.shared.flight.newest_age(&path.flight, now);
             if path.packets >= FOLLOWED && age < timeout {
                 next = next.min(now + timeout - age);
-                from = oldest.position + 1;
+                from = position + 1;
                 continue;
             }
             // [I15] [I16]
@@ -72,7 +71,7 @@ impl MetaRoce {
                 self.fail(id, CompletionStatus::RetryExceeded);
                 return;
             }
-            self.expire(now, id, oldest.sent_at, oldest.path);
+            self.expire(now, id, sent_at, index.into());
         }
         let connection = &self.connections[id];
         let stranded = usize::from(connection.paths_down) == connection.paths.len() && !connection.outbox.is_idle();

@@ -288,7 +288,7 @@ impl Connection {
         plane.in_flight += bytes;
         // [I14]
         self.in_flight += u64::from(bytes);
-        flight.push(now, Sent::new(what, header.pps, bytes), order, &mut path.flight);
+        flight.push(Sent::new(now, what, header.serial, bytes), order, &mut path.flight);
         plane.show(path, only, shape);
         (header, path.entropy)
     }
