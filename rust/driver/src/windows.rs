@@ -23,8 +23,9 @@ const NIL: u32 = u32::MAX;
 #[repr(C, align(64))]
 struct Chunk {
     events: [u128; CHUNK],
-    next: u32,
     len: u32,
+    /// The next one, and those behind it, so that they can be asked for before it is here.
+    next: [u32; 3],
 }
 
 /// Slots of time that the events of a node are dealt into before they are sorted, and most events of which that pays.
@@ -176,11 +177,14 @@ impl Windows {
             self.occupied[place * self.nodes.div_ceil(64) + node / 64] |= 1 << (node % 64);
             self.busy[place] += 1;
         }
-        let next = *head;
+        let next = match self.chunks.get(*head as usize) {
+            Some(&Chunk { next: [second, third, _], .. }) => [*head, second, third],
+            None => [NIL; 3],
+        };
         *head = self.free;
         match self.chunks.get_mut(self.free as usize) {
             Some(chunk) => {
-                self.free = chunk.next;
+                self.free = chunk.next[0];
                 chunk.events[0] = event;
                 (chunk.next, chunk.len) = (next, 1);
             }
@@ -340,15 +344,29 @@ impl Windows {
         let mut at = std::mem::replace(&mut self.heads[self.place * self.nodes + first], NIL);
         while let Some(chunk) = self.chunks.get_mut(at as usize) {
             self.taken[AHEAD - 1].extend_from_slice(&chunk.events[..chunk.len as usize]);
-            let next = std::mem::replace(&mut chunk.next, self.free);
+            let [next, _, far] = std::mem::replace(&mut chunk.next, [self.free, NIL, NIL]);
             (self.free, at) = (at, next);
+            self.prefetch(far);
         }
-        let after = self.occupied_from(first + 1);
-        if let Some(&head) = self.heads[self.place * self.nodes..].get(after)
-            && let Some(chunk) = self.chunks.get(head as usize)
-        {
+        self.look_ahead(first + 1);
+    }
+
+    /// Asks for the chunks of the next node from `node` on, whose first one was asked for before, and for that of the
+    /// one behind it.
+    #[inline]
+    fn look_ahead(&self, node: usize) {
+        let head = |node| self.heads[self.place * self.nodes..][..self.nodes].get(node).copied();
+        let next = self.occupied_from(node);
+        let Some(chunk) = head(next).and_then(|head| self.chunks.get(head as usize)) else { return };
+        chunk.next.into_iter().for_each(|at| self.prefetch(at));
+        head(self.occupied_from(next + 1)).into_iter().for_each(|at| self.prefetch(at));
+    }
+
+    #[inline]
+    fn prefetch(&self, chunk: u32) {
+        if let Some(chunk) = self.chunks.get(chunk as usize) {
             prefetch(chunk);
-            prefetch(&chunk.events[CHUNK - 1]);
+            prefetch(&chunk.len);
         }
     }
 
@@ -374,7 +392,7 @@ impl Windows {
         let first = (0..RING).map(|windows| (self.place + windows) % RING).find(|&place| self.busy[place] > 0);
         let heads = first.map_or(&[][..], |place| &self.heads[place * self.nodes..][..self.nodes]);
         let chain = |&head: &u32| {
-            std::iter::successors(self.chunks.get(head as usize), |chunk| self.chunks.get(chunk.next as usize))
+            std::iter::successors(self.chunks.get(head as usize), |chunk| self.chunks.get(chunk.next[0] as usize))
         };
         let near = heads.iter().flat_map(chain).flat_map(|chunk| &chunk.events[..chunk.len as usize]);
         near.map(|&event| Time(time_of(event))).chain(self.first_far()).min()
