@@ -113,6 +113,14 @@ impl Ports {
         self.ports[plane.index()].ready.front().map(|id| id as usize)
     }
 
+    /// The connection whose turn it is once so many others, one at least, have had theirs.
+    #[inline]
+    pub fn peek_behind(&self, plane: PlaneId, others: u32) -> Option<usize> {
+        let ready = &self.ports[plane.index()].ready;
+        let at = (ready.head + others - 1) as usize & ready.others.len().wrapping_sub(1);
+        if ready.len > others { ready.others.get(at).map(|&id| id as usize) } else { None }
+    }
+
     /// The connection whose turn it was has sent: to the end of the queue.
     #[inline]
     pub fn rotate(&mut self, plane: PlaneId) {

@@ -503,6 +503,15 @@ impl Connection {
         prefetch(&self.paced_until);
     }
 
+    /// Asks for what sending through `plane` touches beyond them.
+    #[inline]
+    pub fn prefetch_next(&self, plane: usize, shape: &Shape) {
+        let index = plane * shape.paths_per_plane + self.next_path[plane] as usize;
+        self.paths.get(index).map(prefetch).unwrap_or_default();
+        self.order.prefetch(self.order.next_serial());
+        self.outbox.prefetch_next();
+    }
+
     /// Asks for the lines that an acknowledgement touches.
     #[inline]
     pub fn prefetch_acked(&self) {

@@ -232,6 +232,17 @@ impl MetaRoce {
     fn all_planes(&self) -> u8 {
         self.shared.all_planes()
     }
+
+    /// Hints the processor at what the next pulls of `plane` will touch, where connections take turns: what the next
+    /// one leads to, and the one behind it.
+    #[inline]
+    fn prefetch_turns(&self, plane: PlaneId) {
+        let Some(second) = self.shared.ports.peek_behind(plane, 1) else { return };
+        self.connections[second].prefetch_sender();
+        if let Some(next) = self.shared.ports.peek_ready(plane) {
+            self.connections[next].prefetch_next(plane.index(), &self.shared.common.shape);
+        }
+    }
 }
 
 impl Shared {
@@ -379,7 +390,9 @@ impl Transport for MetaRoce {
             let connection = &mut connections[id];
             if let Some(chosen) = shared.choose(now, id, connection, plane) {
                 shared.ports.rotate(plane);
-                return shared.build(now, (id, plane), connection, chosen);
+                let packet = shared.build(now, (id, plane), connection, chosen);
+                self.prefetch_turns(plane);
+                return packet;
             }
             shared.ports.leave(plane);
             connection.queued &= !(1 << plane.0);
@@ -431,10 +444,7 @@ impl Transport for MetaRoce {
         if stage == Stage::Path {
             return connection.prefetch_sender();
         }
-        let first = plane.index() * self.shared.common.shape.paths_per_plane;
-        let index = first + connection.next_path[plane.index()] as usize;
-        connection.paths.get(index).map(prefetch).unwrap_or_default();
-        connection.outbox.prefetch_next();
+        connection.prefetch_next(plane.index(), &self.shared.common.shape);
         self.shared.flight.prefetch_free();
     }
 
