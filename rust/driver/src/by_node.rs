@@ -9,6 +9,10 @@ use crate::sim::{BETWEEN_SIGNALS, Simulation, fold};
 use crate::spec::DriverError;
 use crate::windows::{AHEAD, Schedule, parts};
 
+/// Events of a switch that are asked for again: of many, the first ones have pushed the last ones out of the nearest cache.
+/// Ours.
+const SOON: usize = 8;
+
 impl Simulation {
     /// Runs to the end of the instant `pause`.
     pub(crate) fn proceed_by_node(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
@@ -106,7 +110,10 @@ impl Simulation {
         let whole = self.part.is_none();
         let state = self.fabric.switch(switch);
         let mut digest = 0u64;
-        for &event in &all {
+        for (index, &event) in all.iter().enumerate() {
+            if let Some(slot) = all.get(index + SOON).and_then(|&soon| event::arriving(parts(soon).1)) {
+                self.packets.prefetch_envelope(slot);
+            }
             let (now, name) = parts(event);
             digest = digest.wrapping_add(fold(now.0, event::trace(name)));
             let Some(slot) = event::arriving(name) else { continue };
