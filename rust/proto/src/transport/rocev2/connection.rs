@@ -1,5 +1,7 @@
 //! One side of a peer pair: its messages, how they are split over the QPs, and how it fails.
 
+use std::mem::offset_of;
+
 use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, StreamId, Time};
 
 use crate::config::{QpPlanes, QpPorts, RoceConfig};
@@ -8,22 +10,27 @@ use crate::outbox::{Order, Outbox};
 use crate::transport::{FIRST_PORT, Stuck};
 use crate::verbs::WorkRequest;
 
-/// Peer pair with all its QPs, which live in the transport's table.
+/// Peer pair with all its QPs, which live in the transport's table. What all packets touch is in the first cache line,
+/// and what is sent in the one behind it.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Connection {
     pub peer: HostId,
     /// The peer's number for this connection.
     pub remote: ConnId,
     /// Address part of the ECMP hash.
     pub hash: u32,
-    pub outbox: Outbox,
-    pub inbox: Inbox,
-    pub failure: Option<Failure>,
-    /// QP that gets the first part of the next message.
-    next_qp: u32,
     /// Number of the first message that no QP has.
     assigned: u32,
+    pub inbox: Inbox,
+    pub failure: Option<Box<Failure>>,
+    /// QP that gets the first part of the next message.
+    next_qp: u32,
+
+    pub outbox: Outbox,
 }
+
+const _: () = assert!(offset_of!(Connection, outbox) == 64);
 
 /// Why a connection is in the error state, and what it had left to do.
 #[derive(Clone, Debug)]
@@ -86,7 +93,7 @@ impl Connection {
     /// A report, if requests are unfinished; `reason` tells why of a connection that still works.
     pub fn stuck(&self, reason: impl FnOnce() -> String) -> Option<Stuck> {
         let peer = self.peer;
-        if let Some(Failure { reason, left }) = &self.failure {
+        if let Some(Failure { reason, left }) = self.failure.as_deref() {
             let (stream, bytes_left) = (*left)?;
             return Some(Stuck { peer, stream, bytes_left, reason: reason.clone() });
         }

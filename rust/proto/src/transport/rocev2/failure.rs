@@ -21,9 +21,9 @@ impl RoceV2 {
     /// Ends everything of the connection of QP `index`: the named message with its status, all others flushed.
     pub(super) fn end(&mut self, index: u32, reason: String, named: Option<(u32, CompletionStatus)>) {
         let qp = &self.qps[index as usize];
-        let (id, reason) = (ConnId(qp.connection), format!("QP {}: {reason}", qp.number));
+        let (id, reason) = (ConnId(qp.connection()), format!("QP {}: {reason}", qp.number()));
         let connection = &mut self.connections[id.index()];
-        connection.failure = Some(Failure { reason, left: connection.outbox.open_bytes() });
+        connection.failure = Some(Box::new(Failure { reason, left: connection.outbox.open_bytes() }));
         let sent = connection.outbox.fail_numbered().into_iter();
         self.completions.extend(sent.map(|(message, ended)| {
             let status = named.filter(|&(named, _)| message == Some(named));
@@ -63,13 +63,14 @@ impl RoceV2 {
     pub(super) fn waiting_reason(&self, id: usize) -> String {
         let k = self.qps_per_connection as usize;
         let qps = &self.qps[id * k..(id + 1) * k];
-        let worst = qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number)));
+        let worst =
+            qps.iter().max_by_key(|qp| (qp.requester.timeouts, qp.requester.unfinished(), Reverse(qp.number())));
         match worst {
-            Some(qp) if qp.requester.timeouts > 0 => format!("QP {}: {}", qp.number, self.silence(qp)),
+            Some(qp) if qp.requester.timeouts > 0 => format!("QP {}: {}", qp.number(), self.silence(qp)),
             Some(qp) if qp.requester.silent_until > Time::ZERO && qp.requester.deadline == Time::NEVER => {
-                format!("QP {}: no receive posted at the peer", qp.number)
+                format!("QP {}: no receive posted at the peer", qp.number())
             }
-            Some(qp) => format!("QP {}: {} packets not acknowledged", qp.number, qp.requester.unfinished()),
+            Some(qp) => format!("QP {}: {} packets not acknowledged", qp.number(), qp.requester.unfinished()),
             None => String::new(),
         }
     }

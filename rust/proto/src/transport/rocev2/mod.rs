@@ -46,7 +46,7 @@ use metaroce_wire::{
 use self::connection::{Connection, entropy, home, plane, spread};
 use self::dcqcn::Params;
 use self::failure::{nak_of, status_of};
-use self::requester::Requester;
+use self::requester::{Origin, Requester};
 use self::responder::{Order, Responder};
 use self::selective::Timers;
 use self::slow_restart::Ramp;
@@ -80,7 +80,11 @@ pub struct RoceV2 {
     qps_per_connection: u32,
     connections: Vec<Connection>,
     qps: Vec<Qp>,
+    /// Slow restart of each QP, if it is on.
+    ramps: Vec<Ramp>,
     ports: Vec<Port>,
+    /// Some QP has had something to answer.
+    answers: bool,
     /// (when, QP × 2 + what). An entry counts only if its QP still names its time.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
     completions: VecDeque<Completion>,
@@ -93,33 +97,44 @@ pub struct RoceV2 {
 
 /// One QP: both directions.
 #[derive(Debug)]
+#[repr(C)]
 struct Qp {
     requester: Requester,
     responder: Responder,
-    /// Slow restart, if it is on.
-    ramp: Option<Box<Ramp>>,
-    connection: u32,
-    /// UDP source port of everything that it sends.
-    entropy: u16,
-    number: u16,
-    plane: PlaneId,
-    /// In the ring of its port.
-    in_ring: bool,
-    /// In the control queue of its port.
-    in_control: bool,
 }
 
-/// The port into one plane.
+const _: () = assert!(size_of::<Qp>() == 256);
+
+impl Qp {
+    fn new(config: &RoceConfig, selective: bool, (origin, plane): (Origin, PlaneId)) -> Qp {
+        let mut requester = Requester::new(config.first_psn, config.read_depth).selective(selective);
+        let mut responder = Responder::new(config.first_psn).selective(selective);
+        (requester.origin, requester.plane) = (origin, plane);
+        (responder.origin, responder.plane) = (origin, plane);
+        Qp { requester, responder }
+    }
+
+    const fn connection(&self) -> u32 {
+        self.requester.origin.connection
+    }
+
+    const fn number(&self) -> u16 {
+        self.requester.origin.number
+    }
+}
+
+/// The port into one plane. Its queues are first, in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Port {
-    rate: Rate,
-    /// Packets that a QP may have in flight, each counted as a full one; 0 = no limit.
-    window: u32,
-    dcqcn: Option<Params>,
     /// QPs that may send, served in turn.
     ring: VecDeque<u32>,
     /// QPs that owe a control packet.
     control: VecDeque<u32>,
+    /// Packets that a QP may have in flight, each counted as a full one; 0 = no limit.
+    window: u32,
+    rate: Rate,
+    dcqcn: Option<Params>,
 }
 
 /// What a timer entry is for.
@@ -150,6 +165,8 @@ impl RoceV2 {
             },
             connections: Vec::new(),
             qps: Vec::new(),
+            ramps: Vec::new(),
+            answers: false,
             ports: environment.ports.iter().map(port).collect(),
             timers: BinaryHeap::new(),
             completions: VecDeque::new(),
@@ -193,9 +210,9 @@ impl RoceV2 {
     fn note_mark(&mut self, now: Time, index: u32, ecn: Ecn) {
         if ecn == Ecn::Ce {
             self.counters.marked += 1;
-            let qp = &mut self.qps[index as usize];
-            if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
-                qp.responder.marked(now, params.cnp_gap);
+            let responder = &mut self.qps[index as usize].responder;
+            if let Some(params) = &self.ports[responder.plane.index()].dcqcn {
+                responder.marked(now, params.cnp_gap);
             }
         }
     }
@@ -283,16 +300,17 @@ impl RoceV2 {
     /// The receiver is not ready. True if that has been so too often.
     fn not_ready(&mut self, now: Time, index: u32, code: u8) -> bool {
         let requester = &mut self.qps[index as usize].requester;
-        requester.not_ready += 1;
+        requester.not_ready = requester.not_ready.saturating_add(1);
         requester.silent_until = now + rnr::wait(code);
-        self.config.rnr_retry < rnr::FOR_EVER && requester.not_ready > self.config.rnr_retry
+        self.config.rnr_retry < rnr::FOR_EVER && u32::from(requester.not_ready) > self.config.rnr_retry
     }
 
     fn acknowledge(&mut self, index: u32, end: u32) -> bool {
-        let qp = &mut self.qps[index as usize];
-        let outbox = &mut self.connections[qp.connection as usize].outbox;
-        let (completions, connection) = (&mut self.completions, ConnId(qp.connection));
-        qp.requester.acknowledge(end, |message| {
+        let requester = &mut self.qps[index as usize].requester;
+        let connection = ConnId(requester.origin.connection);
+        let outbox = &mut self.connections[connection.index()].outbox;
+        let completions = &mut self.completions;
+        requester.acknowledge(end, |message| {
             outbox.acknowledge(message, |ended, status| {
                 completions.extend(Completion::to_report(connection, &ended, status));
             });
@@ -324,9 +342,9 @@ impl RoceV2 {
             return;
         };
         self.counts.count(0, index as usize, |c| c.marked += 1);
-        let qp = &mut self.qps[index as usize];
-        if let Some(params) = &self.ports[qp.plane.index()].dcqcn {
-            qp.requester.congested(params, now);
+        let requester = &mut self.qps[index as usize].requester;
+        if let Some(params) = &self.ports[requester.plane.index()].dcqcn {
+            requester.congested(params, now);
         }
     }
 
@@ -417,20 +435,13 @@ impl Transport for RoceV2 {
         self.connections.push(Connection::new(&self.config, self.qps_per_connection, self.host, peer));
         let planes = self.ports.len() as u32;
         let selective = self.selective.is_some();
-        self.qps.extend((0..self.qps_per_connection).map(|number| {
+        for number in 0..self.qps_per_connection {
             let plane = plane(&self.config, (self.host, peer), number, planes);
-            Qp {
-                requester: Requester::new(self.config.first_psn, self.config.read_depth).selective(selective),
-                responder: Responder::new(self.config.first_psn).selective(selective),
-                ramp: Ramp::new(&self.config, self.ports[plane.index()].rate, self.base_rtt),
-                connection: id,
-                entropy: entropy(self.config.qp_ports, self.host, peer, number),
-                number: number as u16,
-                plane,
-                in_ring: false,
-                in_control: false,
-            }
-        }));
+            let entropy = entropy(self.config.qp_ports, self.host, peer, number);
+            let origin = Origin { connection: id, number: number as u16, entropy };
+            self.qps.push(Qp::new(&self.config, selective, (origin, plane)));
+            self.ramps.extend(Ramp::new(&self.config, self.ports[plane.index()].rate, self.base_rtt));
+        }
         ConnId(id)
     }
 

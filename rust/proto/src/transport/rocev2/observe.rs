@@ -38,19 +38,19 @@ impl Observe for RoceV2 {
 
 impl RoceV2 {
     fn path_sample(&self, qp: &Qp) -> PathSample {
-        let connection = &self.connections[qp.connection as usize];
-        let index = qp.connection * self.qps_per_connection + u32::from(qp.number);
-        let limited = qp.requester.limited(self.ports[qp.plane.index()].dcqcn.as_ref());
+        let connection = &self.connections[qp.connection() as usize];
+        let index = qp.connection() * self.qps_per_connection + u32::from(qp.number());
+        let limited = qp.requester.limited(self.ports[qp.requester.plane.index()].dcqcn.as_ref());
         let health = match qp.requester.timeouts {
             _ if connection.failure.is_some() => Health::Down,
             0 => Health::Up,
             _ => Health::Suspect,
         };
         PathSample {
-            connection: ConnId(qp.connection),
+            connection: ConnId(qp.connection()),
             peer: connection.peer,
-            path: qp.number,
-            plane: qp.plane,
+            path: qp.number(),
+            plane: qp.requester.plane,
             health,
             window: self.window_bytes(qp),
             in_flight: self.in_flight_bytes(qp),
@@ -62,7 +62,7 @@ impl RoceV2 {
     }
 
     fn window_bytes(&self, qp: &Qp) -> u32 {
-        self.ports[qp.plane.index()].window.saturating_mul(self.config.mtu)
+        self.ports[qp.requester.plane.index()].window.saturating_mul(self.config.mtu)
     }
 
     fn in_flight_bytes(&self, qp: &Qp) -> u32 {

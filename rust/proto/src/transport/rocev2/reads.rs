@@ -64,6 +64,7 @@ impl RoceV2 {
                 let answer = self.answer_to(number, asked, address);
                 let depth = self.config.read_depth;
                 self.qps[index as usize].responder.accept_request(answer, depth);
+                self.answers = true;
                 if request.opcode.is_atomic() {
                     self.atomics.push_back(Atomic { connection: id, request: answer.request });
                 }
@@ -146,7 +147,8 @@ impl RoceV2 {
     pub(super) fn send_answer(&mut self, now: Time, index: u32) -> Option<Packet> {
         let mtu = self.config.mtu;
         let qp = &mut self.qps[index as usize];
-        let params = self.ports[qp.plane.index()].dcqcn.as_ref();
+        let (origin, plane) = (qp.requester.origin, qp.requester.plane);
+        let params = self.ports[plane.index()].dcqcn.as_ref();
         let answer = qp.responder.take_answer(mtu)?;
         let len = match answer.atomic {
             true => lengths::roce_atomic_ack(),
@@ -158,10 +160,10 @@ impl RoceV2 {
         qp.requester.sent(params, now, len);
         let body = Body::RoceResponse(RoceResponse {
             segment: answer.segment,
-            connection: self.connections[qp.connection as usize].remote,
+            connection: self.connections[origin.connection as usize].remote,
             psn: psn::on_wire(answer.psn),
             msn: psn::on_wire(answer.msn),
-            qp: qp.number,
+            qp: origin.number,
         });
         let again_at = qp.requester.pace_at(params, now);
         if again_at > now {
@@ -170,6 +172,6 @@ impl RoceV2 {
         // Acknowledgements may have waited for the last of it.
         self.queue_control(index);
         self.queue_data(index);
-        Some(Packet { envelope: self.envelope(index, len, Class::Data), body })
+        Some(Packet { envelope: self.envelope(origin, plane, (len, Class::Data)), body })
     }
 }

@@ -4,8 +4,9 @@
 //! the connection's outbox.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 
-use metaroce_wire::{Rate, Time, units::PS_PER_S};
+use metaroce_wire::{PlaneId, Rate, Time, units::PS_PER_S};
 
 use super::dcqcn::{Limiter, Params};
 use super::psn;
@@ -13,7 +14,7 @@ use super::selective::Scoreboard;
 use crate::outbox::Piece;
 
 /// A contiguous part of a message, as one RC message of this QP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// Connection-wide number of the message in the outbox.
     message: u32,
@@ -24,6 +25,16 @@ struct Part {
     end: u32,
     /// It is one packet that asks for all these, which are the peer's.
     asks: bool,
+}
+
+/// What a QP puts into all its packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Origin {
+    pub connection: u32,
+    /// Number of the QP.
+    pub number: u16,
+    /// UDP source port.
+    pub entropy: u16,
 }
 
 /// A packet to be sent.
@@ -45,12 +56,11 @@ pub struct Next {
     pub resent: bool,
 }
 
-/// Requester state. All sequence numbers are unwrapped; `una` ≤ `next` ≤ `max` ≤ `posted`.
+/// Requester state. All sequence numbers are unwrapped; `una` ≤ `next` ≤ `max` ≤ `posted`. The order of the fields is
+/// that of use: what packets and acknowledgements touch is in the first two cache lines.
 #[derive(Debug, Default)]
+#[repr(C, align(64))]
 pub struct Requester {
-    parts: VecDeque<Part>,
-    /// Index in `parts` of the part of `next`.
-    cursor: u32,
     /// Oldest not acknowledged.
     una: u32,
     /// Next to be sent.
@@ -59,34 +69,53 @@ pub struct Requester {
     max: u32,
     /// End of what has been posted.
     posted: u32,
-    /// Requests sent and not completely answered, and the most there may be.
-    asking: u32,
-    depth: u32,
-    /// The next packet is the first after a rewind.
-    rewound: bool,
-    /// Went back for the answer to this one: no other sign of its loss counts before it is here.
-    implied: Option<u32>,
-    /// RNR NAKs in a row without progress.
-    pub not_ready: u32,
-    /// Expiries in a row without progress.
-    pub timeouts: u32,
+    /// The part of `una`; empty if nothing is posted that is not acknowledged.
+    front: Part,
+    /// End of what had been sent when the timer was started.
+    timed: u32,
     /// The acknowledgement timer expires then; `NEVER` while nothing is in flight.
     pub deadline: Time,
     /// Time of the entry in the timer heap that stands for `deadline`.
     pub timer_entry: Time,
     /// Time of the entry in the timer heap that will make this QP ready.
     pub wake: Time,
-    /// Receiver not ready: silent until then.
-    pub silent_until: Time,
+
+    /// Of its packets.
+    pub origin: Origin,
+    pub plane: PlaneId,
+    /// In the ring of its port.
+    pub in_ring: bool,
+    /// The next packet is the first after a rewind.
+    rewound: bool,
+    /// Selective repeat: then `next` never goes back.
+    selective: bool,
+    /// Expiries in a row without progress.
+    pub timeouts: u32,
     /// When an acknowledgement was last asked for.
     asked: Time,
     /// Start and length of the last packet, from which the pace counts.
-    last: (Time, u32),
+    last: Time,
+    last_len: u32,
+    /// RNR NAKs in a row without progress.
+    pub not_ready: u16,
+    /// Requests sent and not completely answered.
+    asking: u16,
+    /// Receiver not ready: silent until then.
+    pub silent_until: Time,
     /// Rate limiter, once a CNP has come.
     limiter: Option<Box<Limiter>>,
-    /// Selective repeat: then `next` never goes back.
-    selective: Option<Box<Scoreboard>>,
+    /// Selective repeat: what is known of packets in flight, once one was found lost.
+    board: Option<Box<Scoreboard>>,
+
+    /// Parts behind `front`.
+    rest: VecDeque<Part>,
+    /// Most requests that may wait for answers.
+    depth: u32,
+    /// Went back for the answer to this one: no other sign of its loss counts before it is here.
+    implied: Option<u32>,
 }
+
+const _: () = assert!(offset_of!(Requester, origin) <= 64 && offset_of!(Requester, rest) == 128);
 
 impl Requester {
     /// Nothing posted; the first packet will be `psn`. At most `depth` requests will wait for answers.
@@ -96,6 +125,7 @@ impl Requester {
             next: psn,
             max: psn,
             posted: psn,
+            timed: psn,
             depth,
             deadline: Time::NEVER,
             timer_entry: Time::NEVER,
@@ -106,14 +136,18 @@ impl Requester {
 
     /// With selective repeat instead of go-back-N, if it is on.
     pub fn selective(self, on: bool) -> Requester {
-        Requester { selective: on.then(|| Box::new(Scoreboard::new(self.una))), ..self }
+        Requester { selective: on, ..self }
     }
 
     /// Appends `[packet, packet + packets)` of `message`: packets that carry it, or that one packet `asks` for.
     pub fn post(&mut self, message: u32, packet: u32, packets: u32, asks: bool) {
         let psn = self.posted;
         self.posted += packets;
-        self.parts.push_back(Part { message, packet, psn, end: self.posted, asks });
+        let part = Part { message, packet, psn, end: self.posted, asks };
+        match self.front() {
+            None => self.front = part,
+            Some(_) => self.rest.push_back(part),
+        }
     }
 
     /// The oldest sequence number that is not acknowledged.
@@ -123,8 +157,31 @@ impl Requester {
 
     /// The message that sequence number `psn` is part of; of what is posted and not acknowledged.
     pub fn message_at(&self, psn: u32) -> Option<u32> {
-        let part = self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
+        let part = self.part_at(psn)?;
         (part.psn <= psn).then_some(part.message)
+    }
+
+    /// The oldest part that is not acknowledged.
+    #[inline]
+    fn front(&self) -> Option<&Part> {
+        (self.front.psn < self.front.end).then_some(&self.front)
+    }
+
+    /// It is.
+    #[inline]
+    fn pop_front(&mut self) {
+        // Else there is no other.
+        let more = self.front.end < self.posted;
+        self.front = if more { self.rest.pop_front().unwrap_or_default() } else { Part::default() };
+    }
+
+    /// The first part that ends behind `psn`.
+    #[inline]
+    fn part_at(&self, psn: u32) -> Option<&Part> {
+        if psn < self.front.end {
+            return Some(&self.front);
+        }
+        self.rest.get(self.rest.partition_point(|part| part.end <= psn))
     }
 
     /// Packets sent or asked for and not acknowledged, since the last rewind.
@@ -140,13 +197,16 @@ impl Requester {
     /// Whether there is something that a window of `window` packets (0: none) lets out.
     pub fn can_send(&self, window: u32) -> bool {
         let room = if window == 0 { psn::REACH } else { window.min(psn::REACH) };
-        let fresh =
-            self.next < self.posted && self.in_flight() < room && (self.asking < self.depth || !self.next_asks());
+        let fresh = self.next < self.posted && self.in_flight() < room && (!self.next_asks() || self.may_ask());
         fresh || self.has_lost()
     }
 
     fn next_asks(&self) -> bool {
-        self.parts.get(self.cursor as usize).is_some_and(|part| part.asks)
+        self.part_at(self.next).is_some_and(|part| part.asks)
+    }
+
+    fn may_ask(&self) -> bool {
+        u32::from(self.asking) < self.depth
     }
 
     /// When pace and receiver let the next packet go; if that is later than `now`, the instant at
@@ -167,7 +227,7 @@ impl Requester {
         let Some(rate) = limiter.pace(params) else {
             return now;
         };
-        let at = self.last.0.saturating_add(serialisation(rate, self.last.1));
+        let at = self.last.saturating_add(serialisation(rate, self.last_len));
         // The rate may rise while the QP waits: it then goes earlier.
         if at > now { at.min(limiter.due()) } else { now }
     }
@@ -176,18 +236,17 @@ impl Requester {
     /// end of a part or of the window, after a rewind, and if the last request is `patience` old: the
     /// timer of a slow QP must not expire because its packets are too few for a coalesced one.
     pub fn take(&mut self, window: u32, now: Time, patience: Time) -> Option<Next> {
-        if let Some(psn) = self.selective.as_mut().and_then(|board| board.take()) {
+        if let Some(psn) = self.board.as_mut().and_then(|board| board.take()) {
             return self.take_again(psn, now);
         }
-        let part = *self.parts.get(self.cursor as usize)?;
+        let part = *self.part_at(self.next)?;
         let psn = self.next;
         let answer = if part.asks { part.end - psn } else { 0 };
         self.next += answer.max(1);
         let resent = psn < self.max;
         self.max = self.max.max(self.next);
         let last = self.next == part.end;
-        self.cursor += u32::from(last);
-        self.asking += u32::from(part.asks);
+        self.asking += u16::from(part.asks);
         let stop = last || window > 0 && self.in_flight() >= window;
         let ack_request = std::mem::take(&mut self.rewound) || stop || now.since(self.asked) >= patience;
         if ack_request {
@@ -199,7 +258,7 @@ impl Requester {
 
     /// A lost packet, on its own. Each asks for an acknowledgement: nothing else may follow.
     fn take_again(&mut self, psn: u32, now: Time) -> Option<Next> {
-        let part = *self.parts.get(self.parts.partition_point(|part| part.end <= psn))?;
+        let part = *self.part_at(psn)?;
         self.asked = now;
         let piece = Piece { message: part.message, packet: part.packet + (psn - part.psn) };
         let last = psn + 1 == part.end;
@@ -208,7 +267,7 @@ impl Requester {
 
     /// A packet of `len` bytes has gone out.
     pub fn sent(&mut self, params: Option<&Params>, now: Time, len: u32) {
-        self.last = (now, len);
+        (self.last, self.last_len) = (now, len);
         if let (Some(limiter), Some(params)) = (&mut self.limiter, params) {
             limiter.sent(params, len);
         }
@@ -222,7 +281,7 @@ impl Requester {
             return false;
         }
         while self.una < end
-            && let Some(&part) = self.parts.front()
+            && let Some(&part) = self.front()
             && !part.asks
         {
             let stop = end.min(part.end);
@@ -231,8 +290,7 @@ impl Requester {
             }
             self.una = stop;
             if stop == part.end {
-                self.parts.pop_front();
-                self.cursor = self.cursor.saturating_sub(1);
+                self.pop_front();
             }
         }
         let progress = self.una > before;
@@ -243,7 +301,7 @@ impl Requester {
     }
 
     fn progressed(&mut self) {
-        if let Some(board) = &mut self.selective {
+        if let Some(board) = &mut self.board {
             board.acknowledged(self.una);
         }
         if self.next < self.una {
@@ -256,19 +314,18 @@ impl Requester {
 
     /// Whether `end` was told to have arrived, and the answer to a request before it is missing.
     pub fn misses(&self, end: u32) -> bool {
-        end > self.una && end <= self.max && self.parts.front().is_some_and(|part| part.asks)
+        end > self.una && end <= self.max && self.front().is_some_and(|part| part.asks)
     }
 
     /// Packet `psn` of an answer has come. True if it is the next one.
     pub fn answered(&mut self, psn: u32) -> bool {
-        let Some(&part) = self.parts.front().filter(|part| part.asks && psn == self.una && psn < self.max) else {
+        let Some(&part) = self.front().filter(|part| part.asks && psn == self.una && psn < self.max) else {
             return false;
         };
         self.una += 1;
         if self.una == part.end {
-            self.parts.pop_front();
-            self.asking -= u32::from(self.cursor > 0);
-            self.cursor = self.cursor.saturating_sub(1);
+            self.asking -= u16::from(self.next >= part.end);
+            self.pop_front();
         }
         self.progressed();
         true
@@ -278,13 +335,12 @@ impl Requester {
     /// Goes back to `psn`, if that has been sent and not acknowledged. True if it has an effect.
     pub fn rewind(&mut self, psn: u32) -> bool {
         let back = psn >= self.una && psn < self.next;
-        match &mut self.selective {
-            _ if !back => {}
-            Some(board) => board.lose_below(self.next),
-            None => {
-                self.go_to(psn);
-                self.rewound = true;
-            }
+        if back && self.selective {
+            let next = self.next;
+            self.board().lose_below(next);
+        } else if back {
+            self.go_to(psn);
+            self.rewound = true;
         }
         back
     }
@@ -292,35 +348,38 @@ impl Requester {
     /// The timer has expired: goes back to the oldest packet that is not acknowledged. With selective
     /// repeat, `silence` after the last packet all others have been heard of.
     pub fn expired(&mut self, now: Time, silence: Time) {
-        match &mut self.selective {
-            Some(board) => board.expired(now.since(self.last.0) >= silence, self.next),
-            None => self.rewind_all(),
+        if self.selective {
+            // What was out when it was started and is still missing is lost, again; with a sender silent for a while, so
+            // is what it sent since.
+            let end = if now.since(self.last) >= silence { self.next } else { self.timed };
+            self.board().lose_below(end);
+        } else {
+            self.rewind_all();
         }
+    }
+
+    fn board(&mut self) -> &mut Scoreboard {
+        self.board.get_or_insert_with(|| Box::new(Scoreboard::new(self.una)))
     }
 
     /// The timer is started now.
     pub fn timer_started(&mut self) {
-        if let Some(board) = &mut self.selective {
-            board.started(self.next);
-        }
+        self.timed = self.next;
     }
 
     /// What a [`metaroce_wire::RoceSack`] says. Returns how many packets are thereby lost.
     pub fn sacked(&mut self, psn: u32, bits: u64) -> u32 {
-        match &mut self.selective {
-            Some(board) if psn < self.next => board.sacked(psn, bits),
-            _ => 0,
-        }
+        if self.selective && psn < self.next && psn >= self.una { self.board().sacked(psn, bits) } else { 0 }
     }
 
     /// Whether a lost packet waits to be sent again on its own.
     pub fn has_lost(&self) -> bool {
-        self.selective.as_ref().is_some_and(|board| board.first_lost().is_some())
+        self.board.as_ref().is_some_and(|board| board.first_lost().is_some())
     }
 
     /// Whether it is the oldest that is not acknowledged.
     pub fn has_lost_oldest(&self) -> bool {
-        self.selective.as_ref().is_some_and(|board| board.first_lost() == Some(self.una))
+        self.board.as_ref().is_some_and(|board| board.first_lost() == Some(self.una))
     }
 
     /// Goes back to the oldest packet that is not acknowledged.
@@ -355,20 +414,20 @@ impl Requester {
 
     /// Drops everything that is not acknowledged.
     pub fn clear(&mut self) {
-        self.parts.clear();
-        self.cursor = 0;
+        self.front = Part::default();
+        self.rest.clear();
         self.asking = 0;
         self.una = self.posted;
         self.next = self.posted;
         self.max = self.posted;
         self.deadline = Time::NEVER;
-        self.selective = None;
+        (self.selective, self.board) = (false, None);
     }
 
     fn go_to(&mut self, psn: u32) {
         self.next = psn;
-        self.cursor = self.parts.partition_point(|part| part.end <= psn) as u32;
-        self.asking = self.parts.iter().take(self.cursor as usize).filter(|part| part.asks).count() as u32;
+        let sent = self.front().into_iter().chain(&self.rest).take_while(|part| part.end <= psn);
+        self.asking = sent.filter(|part| part.asks).count() as u16;
     }
 }
 

@@ -1,8 +1,9 @@
 //! The receiving half of a QP: the expected sequence number, and which control packets are owed.
 
-use metaroce_wire::{RoceAckKind, Time};
+use metaroce_wire::{PlaneId, RoceAckKind, Time};
 
 use super::answers::{Answer, Answers, Response};
+use super::requester::Origin;
 use super::selective::Early;
 
 /// A control packet that a QP is to send.
@@ -29,12 +30,18 @@ pub enum Order {
     Early,
 }
 
-/// Responder state.
+/// Responder state, in one cache line.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct Responder {
     expected: u32,
     /// In-order packets since the last ACK.
     unacked: u32,
+    /// Of its packets: that of its QP once more.
+    pub origin: Origin,
+    pub plane: PlaneId,
+    /// In the control queue of its port.
+    pub in_control: bool,
     /// No CNP before this.
     next_cnp: Time,
     /// A NAK went out for `expected`: silent about packets ahead until that one arrives.
@@ -46,9 +53,12 @@ pub struct Responder {
     msn: u32,
     /// Once there has been a Read or an atomic.
     answers: Option<Box<Answers>>,
-    /// Selective repeat: what is there beyond `expected`.
+    selective: bool,
+    /// Selective repeat: what is there beyond `expected`, once there has been something.
     early: Option<Box<Early>>,
 }
+
+const _: () = assert!(size_of::<Responder>() == 64);
 
 impl Responder {
     /// Expects `psn` first.
@@ -58,12 +68,12 @@ impl Responder {
 
     /// With selective repeat instead of go-back-N, if it is on.
     pub fn selective(self, on: bool) -> Responder {
-        Responder { early: on.then(Box::default), ..self }
+        Responder { selective: on, ..self }
     }
 
     /// Whether packet `psn` is beyond the expected one, and may be placed.
     pub fn is_early(&self, psn: u32) -> bool {
-        self.early.is_some() && psn > self.expected
+        self.selective && psn > self.expected
     }
 
     /// The sequence number that is expected.
@@ -86,10 +96,11 @@ impl Responder {
                 Order::Duplicate
             }
             std::cmp::Ordering::Greater => {
-                if let Some(early) = &mut self.early {
-                    if !early.has(self.expected, psn) {
+                if self.selective {
+                    let expected = self.expected;
+                    let Some(early) = self.early.as_mut().filter(|early| early.has(expected, psn)) else {
                         return Order::Early;
-                    }
+                    };
                     early.owe(psn);
                     return Order::Duplicate;
                 }
@@ -114,11 +125,12 @@ impl Responder {
 
     /// Packet `psn` was placed, expected or early. As long as one is missing, each is acknowledged at once.
     pub fn accept_any(&mut self, psn: u32, ack_request: bool, every: u32) {
-        let Some(early) = &mut self.early else { return self.accept(ack_request, every) };
-        if psn > self.expected {
+        if self.is_early(psn) {
+            let early = self.early.get_or_insert_default();
             early.insert(self.expected, psn);
             early.owe(psn);
         } else {
+            let Some(early) = &mut self.early else { return self.accept(ack_request, every) };
             let gap = !early.is_empty();
             let more = early.advance();
             self.accept(ack_request || gap, every);

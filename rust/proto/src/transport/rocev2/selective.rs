@@ -62,14 +62,12 @@ pub struct Scoreboard {
     lost: VecDeque<u32>,
     /// What is missing below was declared lost once.
     seen: u32,
-    /// End of what had been sent when the timer was started.
-    timed: u32,
 }
 
 impl Scoreboard {
-    /// Nothing sent; the first packet will be `psn`.
+    /// Nothing is known; `psn` is the oldest that is not acknowledged.
     pub fn new(psn: u32) -> Scoreboard {
-        Scoreboard { base: psn, seen: psn, timed: psn, ..Scoreboard::default() }
+        Scoreboard { base: psn, seen: psn, ..Scoreboard::default() }
     }
 
     fn has(&self, psn: u32) -> bool {
@@ -107,17 +105,6 @@ impl Scoreboard {
         self.seen = self.seen.max(psn);
         self.settle();
         found as u32
-    }
-
-    /// The timer is started, `next` being the end of what has been sent.
-    pub fn started(&mut self, next: u32) {
-        self.timed = next;
-    }
-
-    /// The timer has expired: what was out when it was started and is still missing is lost, again; with a
-    /// sender `silent` for a while, so is what it sent since, up to `next`.
-    pub fn expired(&mut self, silent: bool, next: u32) {
-        self.lose_below(if silent { next } else { self.timed });
     }
 
     /// What is missing below `end` is lost, whatever became of its resends.

@@ -6,80 +6,88 @@ use metaroce_wire::{
     RoceSack, Segment, Time, lengths,
 };
 
-use super::requester::Next;
+use super::requester::{Next, Origin};
 use super::responder::Control;
 use super::selective::FEW;
-use super::{Qp, RoceV2, psn};
+use super::slow_restart::not_before;
+use super::{RoceV2, psn};
 use crate::outbox::Cargo;
 
 impl RoceV2 {
     /// Puts a QP into the ring of its port, unless it has nothing that its window lets out or it
     /// waits for its pace.
+    #[inline]
     pub(super) fn queue_data(&mut self, index: u32) {
         let qp = &mut self.qps[index as usize];
-        let port = &mut self.ports[qp.plane.index()];
+        let plane = qp.requester.plane;
+        let port = &mut self.ports[plane.index()];
         let request = || qp.requester.wake == Time::NEVER && qp.requester.can_send(port.window);
-        if !qp.in_ring && (request() || qp.responder.has_answer()) {
-            qp.in_ring = true;
+        if !qp.requester.in_ring && (request() || self.answers && qp.responder.has_answer()) {
+            qp.requester.in_ring = true;
             port.ring.push_back(index);
-            self.ready |= 1 << qp.plane.0;
+            self.ready |= 1 << plane.0;
         }
     }
 
+    #[inline]
     pub(super) fn queue_control(&mut self, index: u32) {
-        let qp = &mut self.qps[index as usize];
-        if !qp.in_control && qp.responder.owes() {
-            qp.in_control = true;
-            self.ports[qp.plane.index()].control.push_back(index);
-            self.ready |= 1 << qp.plane.0;
+        let responder = &mut self.qps[index as usize].responder;
+        if !responder.in_control && responder.owes() {
+            responder.in_control = true;
+            self.ports[responder.plane.index()].control.push_back(index);
+            self.ready |= 1 << responder.plane.0;
         }
     }
 
+    #[inline]
     pub(super) fn next_control(&mut self, plane: PlaneId) -> Option<Packet> {
         while let Some(index) = self.ports[plane.index()].control.pop_front() {
-            let qp = &mut self.qps[index as usize];
-            qp.in_control = false;
-            let Some(control) = qp.responder.take() else {
+            let responder = &mut self.qps[index as usize].responder;
+            responder.in_control = false;
+            let Some(control) = responder.take() else {
                 continue;
             };
-            let connection = self.connections[qp.connection as usize].remote;
+            let (origin, qp) = (responder.origin, responder.origin.number);
+            let connection = self.connections[origin.connection as usize].remote;
             let (len, body) = match control {
                 Control::Cnp => {
                     self.counters.cnps += 1;
-                    (lengths::roce_cnp(), Body::RoceCnp(Cnp { connection, qp: qp.number }))
+                    (lengths::roce_cnp(), Body::RoceCnp(Cnp { connection, qp }))
                 }
                 Control::Ack(kind, number) => {
                     self.counters.acks += 1;
                     self.counters.naks += u64::from(kind == RoceAckKind::SequenceNak);
-                    let (psn, msn) = (psn::on_wire(number), psn::on_wire(qp.responder.msn()));
-                    (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, msn, qp: qp.number, kind }))
+                    let (psn, msn) = (psn::on_wire(number), psn::on_wire(responder.msn()));
+                    (lengths::roce_ack(), Body::RoceAck(RoceAck { connection, psn, msn, qp, kind }))
                 }
                 Control::Sack(expected, arrived, bits) => {
                     self.counters.acks += 1;
                     let (expected, arrived) = (psn::on_wire(expected), psn::on_wire(arrived));
-                    let sack = RoceSack { connection, expected, arrived, bits, qp: qp.number };
-                    (lengths::roce_sack(), Body::RoceSack(sack))
+                    (lengths::roce_sack(), Body::RoceSack(RoceSack { connection, expected, arrived, bits, qp }))
                 }
             };
             // It must not overtake the answers before it in a switch: that would look like their loss.
-            let behind = qp.responder.answers() && matches!(control, Control::Ack(..));
+            let behind = responder.answers() && matches!(control, Control::Ack(..));
             let class = if behind { Class::Data } else { Class::Control };
             self.queue_control(index);
-            return Some(Packet { envelope: self.envelope(index, len, class), body });
+            return Some(Packet { envelope: self.envelope(origin, plane, (len, class)), body });
         }
         None
     }
 
+    #[inline]
     pub(super) fn next_data(&mut self, now: Time, plane: PlaneId) -> Option<Packet> {
         while let Some(index) = self.ports[plane.index()].ring.pop_front() {
             let port = &self.ports[plane.index()];
             let qp = &mut self.qps[index as usize];
-            qp.in_ring = false;
-            let (answer, request) = (qp.responder.has_answer(), qp.requester.can_send(port.window));
+            qp.requester.in_ring = false;
+            let answer = self.answers && qp.responder.has_answer();
+            let request = qp.requester.can_send(port.window);
             let params = port.dcqcn.as_ref();
+            let in_flight = qp.requester.in_flight();
             if request {
                 let ready_at = qp.requester.ready_at(params, now);
-                let ready_at = qp.not_before(ready_at, now);
+                let ready_at = not_before(self.ramps.get_mut(index as usize), ready_at, now, in_flight);
                 if ready_at <= now && !(answer && qp.responder.answer_first()) {
                     return self.send(now, index);
                 }
@@ -91,7 +99,7 @@ impl RoceV2 {
                 continue;
             }
             let ready_at = qp.requester.pace_at(params, now);
-            let ready_at = qp.not_before(ready_at, now);
+            let ready_at = not_before(self.ramps.get_mut(index as usize), ready_at, now, in_flight);
             if ready_at <= now {
                 return self.send_answer(now, index);
             }
@@ -100,10 +108,12 @@ impl RoceV2 {
         None
     }
 
+    #[inline]
     fn send(&mut self, now: Time, index: u32) -> Option<Packet> {
         let qp = &mut self.qps[index as usize];
-        let port = &self.ports[qp.plane.index()];
-        let connection = &mut self.connections[qp.connection as usize];
+        let (origin, plane) = (qp.requester.origin, qp.requester.plane);
+        let port = &self.ports[plane.index()];
+        let connection = &mut self.connections[origin.connection as usize];
         let next = qp.requester.take(port.window, now, self.patience)?;
         let (remote, mtu) = (connection.remote, self.config.mtu);
         let (len, body) = match connection.outbox.cargo(next.piece)? {
@@ -111,21 +121,24 @@ impl RoceV2 {
                 if !next.resent {
                     connection.outbox.sent(segment.len.into());
                 }
-                data(qp, remote, &next, (segment, imm))
+                data((origin.number, remote), &next, (segment, imm))
             }
-            Cargo::Request(request) => ask(qp, remote, &next, (&request, mtu)),
+            Cargo::Request(request) => ask((origin.number, remote), &next, (&request, mtu)),
         };
-        qp.responder.request_sent();
+        if self.answers {
+            qp.responder.request_sent();
+        }
         self.counters.data_packets += 1;
         self.counts.count(0, index as usize, |c| c.sent += 1);
         self.counters.resent += u64::from(next.resent);
         qp.requester.sent(port.dcqcn.as_ref(), now, len);
-        qp.ramp.iter_mut().for_each(|ramp| ramp.sent(now, len));
+        let mut ramp = self.ramps.get_mut(index as usize);
+        ramp.iter_mut().for_each(|ramp| ramp.sent(now, len));
         let again_at = qp.requester.ready_at(port.dcqcn.as_ref(), now);
-        let again_at = qp.not_before(again_at, now);
+        let in_flight = qp.requester.in_flight();
+        let again_at = not_before(ramp, again_at, now, in_flight);
         // A timer for few packets is not one for more.
-        let restart =
-            qp.requester.deadline == Time::NEVER || qp.requester.in_flight() == FEW && self.selective.is_some();
+        let restart = qp.requester.deadline == Time::NEVER || in_flight == FEW && self.selective.is_some();
         if again_at > now && qp.requester.can_send(port.window) {
             self.wake_at(index, again_at);
         }
@@ -133,20 +146,20 @@ impl RoceV2 {
             self.restart_timer(now, index);
         }
         self.queue_data(index);
-        Some(Packet { envelope: self.envelope(index, len, Class::Data), body })
+        Some(Packet { envelope: self.envelope(origin, plane, (len, Class::Data)), body })
     }
 
-    pub(super) fn envelope(&self, index: u32, len: u32, class: Class) -> Envelope {
-        let qp = &self.qps[index as usize];
-        let connection = &self.connections[qp.connection as usize];
+    #[inline]
+    pub(super) fn envelope(&self, origin: Origin, plane: PlaneId, (len, class): (u32, Class)) -> Envelope {
+        let connection = &self.connections[origin.connection as usize];
         Envelope {
             src: self.host,
             dst: connection.peer,
             hash: connection.hash,
             len,
-            entropy: qp.entropy,
-            qp: qp.number,
-            plane: qp.plane,
+            entropy: origin.entropy,
+            qp: origin.number,
+            plane,
             class,
             ..Envelope::default()
         }
@@ -154,7 +167,7 @@ impl RoceV2 {
 }
 
 /// A packet of a Write or Send, and its length.
-fn data(qp: &Qp, connection: ConnId, next: &Next, (segment, imm): (Segment, u32)) -> (u32, Body) {
+fn data((qp, connection): (u16, ConnId), next: &Next, (segment, imm): (Segment, u32)) -> (u32, Body) {
     let payload = segment.len.into();
     // A part of a Send is what collective libraries issue as a Write to the buffer of the
     // receive: its first packet carries an address like that of a Write.
@@ -164,11 +177,11 @@ fn data(qp: &Qp, connection: ConnId, next: &Next, (segment, imm): (Segment, u32)
     };
     let Next { ack_request, last, .. } = *next;
     let psn = psn::on_wire(next.psn);
-    (len, Body::RoceData(RoceData { segment, connection, psn, imm, qp: qp.number, ack_request, last }))
+    (len, Body::RoceData(RoceData { segment, connection, psn, imm, qp, ack_request, last }))
 }
 
 /// The request for the rest of a part of a Read, or an atomic, and its length.
-fn ask(qp: &Qp, connection: ConnId, next: &Next, (request, mtu): (&Request, u32)) -> (u32, Body) {
+fn ask((qp, connection): (u16, ConnId), next: &Next, (request, mtu): (&Request, u32)) -> (u32, Body) {
     let (mut request, mtu) = (*request, u64::from(mtu));
     let (mut packets, mut len) = (1, lengths::roce_atomic());
     if request.opcode == Opcode::Read {
@@ -180,5 +193,5 @@ fn ask(qp: &Qp, connection: ConnId, next: &Next, (request, mtu): (&Request, u32)
         len = lengths::roce_read();
     }
     let (psn, packet) = (psn::on_wire(next.psn), next.piece.packet);
-    (len, Body::RoceRequest(RoceRequest { request, connection, psn, packet, packets, qp: qp.number }))
+    (len, Body::RoceRequest(RoceRequest { request, connection, psn, packet, packets, qp }))
 }

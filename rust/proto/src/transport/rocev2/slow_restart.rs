@@ -6,8 +6,8 @@
 
 use metaroce_wire::{Rate, Time};
 
+use super::RoceV2;
 use super::requester::serialisation;
-use super::{Qp, RoceV2};
 use crate::config::RoceConfig;
 
 /// A restart begins at the line rate, shifted right by this: 1/8. Ours.
@@ -31,11 +31,11 @@ pub struct Ramp {
 
 impl Ramp {
     /// As `config` has it, for a port of rate `line`; none if it is off.
-    pub fn new(config: &RoceConfig, line: Rate, base_rtt: Time) -> Option<Box<Ramp>> {
+    pub fn new(config: &RoceConfig, line: Rate, base_rtt: Time) -> Option<Ramp> {
         let (after_loss, after_idle) = (config.slow_restart, config.slow_restart_idle);
         let step = base_rtt.max(Time(1));
         let ramp = Ramp { line, step, after_loss, after_idle, started: None, last: None };
-        (after_loss || after_idle).then(|| Box::new(ramp))
+        (after_loss || after_idle).then_some(ramp)
     }
 
     /// A loss has been found.
@@ -71,16 +71,14 @@ impl Ramp {
 impl RoceV2 {
     /// Something that a QP sent is lost.
     pub(super) fn slow_down(&mut self, now: Time, index: u32) {
-        if let Some(ramp) = &mut self.qps[index as usize].ramp {
+        if let Some(ramp) = self.ramps.get_mut(index as usize) {
             ramp.lost(now);
         }
     }
 }
 
-impl Qp {
-    /// Not before `at`, nor before slow restart lets it.
-    pub(super) fn not_before(&mut self, at: Time, now: Time) -> Time {
-        let in_flight = self.requester.in_flight();
-        self.ramp.as_mut().map_or(at, |ramp| at.max(ramp.ready_at(now, in_flight)))
-    }
+/// Not before `at`, nor before slow restart, if it is on, lets a QP with `in_flight` packets.
+#[inline]
+pub(super) fn not_before(ramp: Option<&mut Ramp>, at: Time, now: Time, in_flight: u32) -> Time {
+    ramp.map_or(at, |ramp| at.max(ramp.ready_at(now, in_flight)))
 }
