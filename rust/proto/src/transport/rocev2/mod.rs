@@ -20,6 +20,8 @@
 //!
 //! [`Segment`]: metaroce_wire::Segment
 
+mod ahead;
+mod alarms;
 mod answers;
 mod connection;
 pub mod dcqcn;
@@ -35,14 +37,14 @@ mod sender;
 pub(crate) mod settings;
 mod slow_restart;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use metaroce_wire::{
     Body, Bytes, Cnp, ConnId, Ecn, Envelope, HostId, Opcode, Packet, PlaneId, Rate, RoceAck, RoceAckKind, RoceData,
     Time, Verdict,
 };
 
+use self::alarms::Alarms;
 use self::connection::{Connection, entropy, home, plane, spread};
 use self::dcqcn::Params;
 use self::failure::{nak_of, status_of};
@@ -50,7 +52,7 @@ use self::requester::{Origin, Requester};
 use self::responder::{Order, Responder};
 use self::selective::Timers;
 use self::slow_restart::Ramp;
-use super::{Stuck, Transport};
+use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, RoceConfig, RoceTimer};
 use crate::counters::Counters;
 use crate::inbox::{Effect, Placed};
@@ -66,33 +68,37 @@ const REQUESTS_A_TIMEOUT: u64 = 4;
 /// Least window of a QP, packets. Ours: with one, each packet would wait for the acknowledgement of the last.
 pub const LEAST_WINDOW: u64 = 2;
 
-/// All QPs of one host.
+/// All QPs of one host. What each packet touches is first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct RoceV2 {
-    config: RoceConfig,
-    host: HostId,
-    /// Longest time between two requests for an acknowledgement, if packets are sent.
-    patience: Time,
-    base_rtt: Time,
-    /// Selective repeat, and its timers.
-    selective: Option<Timers>,
-    /// QPs of a connection; QP q of connection c is `qps[c × this + q]`.
-    qps_per_connection: u32,
     connections: Vec<Connection>,
     qps: Vec<Qp>,
-    /// Slow restart of each QP, if it is on.
-    ramps: Vec<Ramp>,
-    ports: Vec<Port>,
+    /// QPs of a connection; QP q of connection c is `qps[c × this + q]`.
+    qps_per_connection: u32,
+    ready: u32,
+
+    ports: Box<[Port]>,
+    /// (when, QP × 2 + what). An entry counts only if its QP still names its time.
+    timers: Alarms,
+    /// Longest time between two requests for an acknowledgement, if packets are sent.
+    patience: Time,
+    host: HostId,
     /// Some QP has had something to answer.
     answers: bool,
-    /// (when, QP × 2 + what). An entry counts only if its QP still names its time.
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
+
     completions: VecDeque<Completion>,
     atomics: VecDeque<Atomic>,
+
     counters: Counters,
+    /// Selective repeat, and its timers.
+    selective: Option<Timers>,
     /// By QP, as of connection 0.
     counts: PathTable,
-    ready: u32,
+    /// Slow restart of each QP, if it is on.
+    ramps: Vec<Ramp>,
+    config: RoceConfig,
+    base_rtt: Time,
 }
 
 /// One QP: both directions.
@@ -168,7 +174,7 @@ impl RoceV2 {
             ramps: Vec::new(),
             answers: false,
             ports: environment.ports.iter().map(port).collect(),
-            timers: BinaryHeap::new(),
+            timers: Alarms::new(),
             completions: VecDeque::new(),
             atomics: VecDeque::new(),
             counters: Counters::default(),
@@ -364,7 +370,7 @@ impl RoceV2 {
         // An earlier entry finds the moved deadline when it is due.
         if requester.timer_entry > deadline {
             requester.timer_entry = deadline;
-            self.timers.push(Reverse((deadline, index << 1 | RETRANSMIT)));
+            self.timers.push(deadline, index << 1 | RETRANSMIT);
         }
     }
 
@@ -388,14 +394,8 @@ impl RoceV2 {
 
     fn timer_due(&mut self, now: Time, index: u32) {
         let requester = &mut self.qps[index as usize].requester;
-        let deadline = requester.deadline;
         requester.timer_entry = Time::NEVER;
-        if deadline == Time::NEVER {
-            return;
-        }
-        if deadline > now {
-            requester.timer_entry = deadline;
-            self.timers.push(Reverse((deadline, index << 1 | RETRANSMIT)));
+        if requester.deadline == Time::NEVER {
             return;
         }
         self.counters.timeouts += 1;
@@ -417,7 +417,7 @@ impl RoceV2 {
         let requester = &mut self.qps[index as usize].requester;
         if at < requester.wake {
             requester.wake = at;
-            self.timers.push(Reverse((at, index << 1 | WAKE)));
+            self.timers.push(at, index << 1 | WAKE);
         }
     }
 
@@ -494,12 +494,18 @@ impl Transport for RoceV2 {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        while let Some(&Reverse((at, key))) = self.timers.peek()
+        while let Some((at, key)) = self.timers.first()
             && at <= now
         {
-            self.timers.pop();
             let index = key >> 1;
             let requester = &mut self.qps[index as usize].requester;
+            let deadline = requester.deadline;
+            if key & 1 == RETRANSMIT && requester.timer_entry == at && deadline > now && deadline != Time::NEVER {
+                requester.timer_entry = deadline;
+                self.timers.replace_first(deadline, key);
+                continue;
+            }
+            self.timers.pop();
             if key & 1 == RETRANSMIT && requester.timer_entry == at {
                 self.timer_due(now, index);
             } else if key & 1 == WAKE && requester.wake == at {
@@ -531,7 +537,7 @@ impl Transport for RoceV2 {
     }
 
     fn poll_timeout(&self) -> Time {
-        self.timers.peek().map_or(Time::NEVER, |&Reverse((at, _))| at)
+        self.timers.time()
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
@@ -552,6 +558,23 @@ impl Transport for RoceV2 {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    #[inline]
+    fn prefetch_self(&self) {
+        self.look_at_self();
+    }
+
+    #[inline]
+    fn prefetch(&self, body: &Body, stage: Stage) {
+        self.look_at(body, stage);
+    }
+
+    #[inline]
+    fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        if plane.0 == 0 {
+            self.look_at_rings(stage);
+        }
     }
 
     fn stuck(&self) -> Vec<Stuck> {
