@@ -2,11 +2,12 @@
 
 use metaroce_wire::{Body, ConnId, prefetch};
 
+use super::connection::Connection;
 use super::{Qp, RoceV2};
 use crate::transport::Stage;
 
 /// QPs of a ring that are asked for ahead: so many may send before the host has its turn again.
-const OF_A_RING: usize = 2;
+const OF_A_RING: usize = 4;
 
 impl Qp {
     #[inline]
@@ -23,6 +24,11 @@ impl RoceV2 {
     }
 
     #[inline]
+    fn sends_for(&self, index: u32) -> &Connection {
+        &self.connections[self.qps[index as usize].connection() as usize]
+    }
+
+    #[inline]
     pub(super) fn look_at_self(&self) {
         prefetch(&self.ports);
         prefetch(&self.atomics);
@@ -30,6 +36,7 @@ impl RoceV2 {
         self.ports.iter().for_each(|port| {
             prefetch(port);
             prefetch(&port.window);
+            port.ring.front().map(prefetch).unwrap_or_default();
         });
     }
 
@@ -44,14 +51,9 @@ impl RoceV2 {
         for port in &self.ports {
             let next = port.ring.iter().take(OF_A_RING);
             match stage {
-                Stage::Connection => next.take(1).for_each(prefetch),
-                Stage::Path => next.for_each(|&index| self.qps[index as usize].prefetch_requester()),
-                Stage::Message => next.for_each(|&index| {
-                    if let Some(connection) = self.connections.get(self.qps[index as usize].connection() as usize) {
-                        prefetch(connection);
-                        prefetch(&connection.outbox);
-                    }
-                }),
+                Stage::Connection => next.for_each(|&index| self.qps[index as usize].prefetch_requester()),
+                Stage::Path => next.for_each(|&index| self.sends_for(index).prefetch_sender()),
+                Stage::Message => next.for_each(|&index| self.sends_for(index).outbox.prefetch_oldest()),
             }
         }
     }
@@ -74,8 +76,7 @@ impl RoceV2 {
             (Stage::Message, Some(segment)) => connection.inbox.prefetch_message(segment),
             (Stage::Connection, None) => {
                 qp.prefetch_requester();
-                prefetch(connection);
-                prefetch(&connection.outbox);
+                connection.prefetch_sender();
             }
             (Stage::Path, None) => connection.outbox.prefetch_oldest(),
             (Stage::Message, None) => {}

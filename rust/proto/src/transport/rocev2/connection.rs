@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, StreamId, Time};
+use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, StreamId, Time, prefetch};
 
 use crate::config::{QpPlanes, QpPorts, RoceConfig};
 use crate::inbox::Inbox;
@@ -88,6 +88,13 @@ impl Connection {
             let (from, to) = (part * packets / parts, (part + 1) * packets / parts);
             Share { qp: (first + part as u32) % qps, packet: from as u32, packets: (to - from) as u32 }
         })
+    }
+
+    /// Asks for the lines that sending touches.
+    #[inline]
+    pub fn prefetch_sender(&self) {
+        prefetch(self);
+        prefetch(&self.outbox);
     }
 
     /// A report, if requests are unfinished; `reason` tells why of a connection that still works.

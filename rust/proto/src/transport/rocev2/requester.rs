@@ -172,7 +172,13 @@ impl Requester {
     fn pop_front(&mut self) {
         // Else there is no other.
         let more = self.front.end < self.posted;
-        self.front = if more { self.rest.pop_front().unwrap_or_default() } else { Part::default() };
+        self.front = if more { self.pop_rest() } else { Part::default() };
+    }
+
+    /// Apart, since the compiler would look at the rest before it is known to matter.
+    #[inline(never)]
+    fn pop_rest(&mut self) -> Part {
+        self.rest.pop_front().unwrap_or_default()
     }
 
     /// The first part that ends behind `psn`.
@@ -181,6 +187,11 @@ impl Requester {
         if psn < self.front.end {
             return Some(&self.front);
         }
+        self.part_behind(psn)
+    }
+
+    #[inline(never)]
+    fn part_behind(&self, psn: u32) -> Option<&Part> {
         self.rest.get(self.rest.partition_point(|part| part.end <= psn))
     }
 
