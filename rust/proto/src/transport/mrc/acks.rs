@@ -54,6 +54,7 @@ impl Mrc {
     }
 
     /// What an answer tells of the route that the packet took.
+    #[inline]
     fn judge(&mut self, now: Time, id: usize, reflected: &Reflected, of_probe: bool) {
         let Reflected { entropy, plane, marked } = *reflected;
         let plane = plane.index();
@@ -71,6 +72,7 @@ impl Mrc {
     }
 
     /// From when on silence is worth a question: sooner where nothing more is to be sent.
+    #[inline]
     pub(super) fn wait_for_acknowledgement(&mut self, now: Time, id: usize) {
         let connection = &mut self.connections[id];
         let wait = if connection.has_no_backlog() {
@@ -84,12 +86,18 @@ impl Mrc {
     /// Infers losses from what has overtaken a packet: more than a window and a half of it is no reordering. The
     /// threshold is that of SLEEK in UEC simulators; that it is applied to each packet, sent again or not, is ours: there
     /// the first to pass it makes all others suspect that are missing, late ones too.
+    #[inline]
     fn infer_losses(&mut self, now: Time, id: usize) {
-        let connection = &mut self.connections[id];
+        let connection = &self.connections[id];
+        if connection.board.overtakers() < LEAST_REORDER {
+            return;
+        }
         // What is in flight left under a larger window, if that has just fallen (ours).
         let reach = connection.board.in_flight().max(connection.window.bytes.into());
         let bytes = (reach * u64::from(self.config.reorder_percent) / 100).min(self.rule.cap.into());
-        let threshold = (bytes / u64::from(self.config.mtu)).max(LEAST_REORDER);
+        // Rounded down.
+        let packets = self.packets.div_ceil((bytes + 1).saturating_sub(self.config.mtu.into()));
+        let threshold = packets.max(LEAST_REORDER);
         while let Some(number) = self.connections[id].board.overtaken(threshold) {
             self.lose(now, id, number, false);
         }
@@ -122,7 +130,7 @@ impl Mrc {
         }
         if connection.ev_probe_at[plane] == Time::NEVER {
             // At once.
-            connection.ev_probe_at[plane] = now;
+            connection.probe_plane(plane, now);
         }
     }
 

@@ -2,10 +2,11 @@
 //!
 //! A number belongs to one piece of one message for good: what is lost is sent again under the same number.
 
-use std::collections::VecDeque;
+use std::mem::offset_of;
 
-use metaroce_wire::{Time, prefetch};
+use metaroce_wire::Time;
 
+use super::ring::Ring;
 use crate::outbox::Piece;
 
 /// How a number stands.
@@ -21,31 +22,30 @@ pub enum State {
     Acked,
 }
 
-/// A number that was sent.
+/// A number that was sent: two to a cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
 pub struct Sent {
     pub piece: Piece,
     /// When it last left.
     pub at: Time,
     /// Bytes that it counts in the window.
     pub len: u32,
+    /// Which of all departures was its last, modulo 2³²; the board fills it in.
+    pub departure: u32,
     /// By which plane and entropy value it last left.
     pub ev: u16,
-    pub plane: u8,
-    pub state: State,
     /// How often it was sent again.
     pub resends: u16,
-    /// Which of all departures was its last; the board fills it in.
-    pub departure: u64,
+    pub plane: u8,
+    pub state: State,
 }
 
-/// A number leaves, for the first time or again.
+const _: () = assert!(size_of::<Sent>() == 32);
+
+/// A number leaves, for the first time or again: the low bits of it, above how that has ended.
 #[derive(Clone, Copy, Debug)]
-struct Departure {
-    at: Time,
-    number: u64,
-    end: End,
-}
+struct Departure(u32);
 
 /// How a departure has ended, if it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,21 +56,46 @@ enum End {
     Over,
 }
 
-/// The numbers of a QP, and what is in flight.
+impl Departure {
+    const END_BITS: u32 = 2;
+
+    const fn of(number: u64) -> Departure {
+        Departure((number as u32) << Departure::END_BITS)
+    }
+
+    const fn ended(self, end: End) -> Departure {
+        Departure(self.0 | end as u32)
+    }
+
+    const fn has_ended(self, end: End) -> bool {
+        self.0 & ((1 << Departure::END_BITS) - 1) == end as u32
+    }
+
+    /// The number, which is not before `base`, and less than 2³⁰ beyond it.
+    const fn number(self, base: u64) -> u64 {
+        let ahead = self.0.wrapping_sub((base as u32) << Departure::END_BITS) >> Departure::END_BITS;
+        base + ahead as u64
+    }
+}
+
+/// The numbers of a QP, and what is in flight. What every packet reads is first, in one cache line.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub struct Board {
     base: u64,
-    sent: VecDeque<Sent>,
     in_flight: u64,
+    sent: Ring<Sent>,
     /// Oldest first, from the oldest on that is on its way.
-    departures: VecDeque<Departure>,
-    /// How many there were before the first of those.
-    departed: u64,
-    /// How many of them have landed: they have overtaken the first.
-    landed: u64,
+    departures: Ring<Departure>,
     /// Numbers to be sent again; one that is not lost any more counts for nothing.
-    lost: VecDeque<u64>,
+    lost: Ring<u64>,
+    /// How many departures there were before the first of those, modulo 2³².
+    departed: u32,
+    /// How many of them have landed: they have overtaken the first.
+    landed: u32,
 }
+
+const _: () = assert!(offset_of!(Board, lost) == 64 && size_of::<Board>() == 96);
 
 impl Board {
     /// Nothing sent; `first` is the first number.
@@ -103,6 +128,12 @@ impl Board {
         self.sent.is_empty()
     }
 
+    /// How many have overtaken the oldest that is on its way.
+    #[inline]
+    pub const fn overtakers(&self) -> u64 {
+        self.landed as u64
+    }
+
     /// A number that was sent and is not known to have been acknowledged together with all before it.
     pub fn get(&self, number: u64) -> Option<&Sent> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
@@ -116,7 +147,7 @@ impl Board {
 
     /// All of them, with their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &Sent)> + Clone {
-        (self.base..).zip(&self.sent)
+        (self.base..).zip(self.sent.iter())
     }
 
     /// A new number leaves.
@@ -124,7 +155,7 @@ impl Board {
     pub fn depart(&mut self, sent: Sent) -> u64 {
         let number = self.next();
         self.in_flight += u64::from(sent.len);
-        let departure = self.leave(sent.at, number);
+        let departure = self.leave(number);
         self.sent.push_back(Sent { departure, ..sent });
         number
     }
@@ -136,28 +167,29 @@ impl Board {
             (sent.plane, sent.ev) = route;
             let len = sent.len;
             self.in_flight += u64::from(len);
-            let departure = self.leave(now, number);
+            let departure = self.leave(number);
             if let Some(sent) = self.get_mut(number) {
                 sent.departure = departure;
             }
         }
     }
 
-    fn leave(&mut self, at: Time, number: u64) -> u64 {
-        self.departures.push_back(Departure { at, number, end: End::Flying });
-        self.departed + self.departures.len() as u64 - 1
+    fn leave(&mut self, number: u64) -> u32 {
+        self.departures.push_back(Departure::of(number));
+        self.departed.wrapping_add(self.departures.len() as u32 - 1)
     }
 
     /// The last departure of a number that was on its way has ended.
+    #[inline]
     fn end(&mut self, sent: &Sent, end: End) {
         self.in_flight -= u64::from(sent.len);
-        self.landed += u64::from(end == End::Landed);
-        if let Some(departure) = self.departures.get_mut((sent.departure - self.departed) as usize) {
-            departure.end = end;
+        self.landed += u32::from(end == End::Landed);
+        if let Some(departure) = self.departures.get_mut(sent.departure.wrapping_sub(self.departed) as usize) {
+            *departure = departure.ended(end);
         }
-        while let Some(departure) = self.departures.front().filter(|departure| departure.end != End::Flying) {
-            self.landed -= u64::from(departure.end == End::Landed);
-            self.departed += 1;
+        while let Some(departure) = self.departures.front().filter(|departure| !departure.has_ended(End::Flying)) {
+            self.landed -= u32::from(departure.has_ended(End::Landed));
+            self.departed = self.departed.wrapping_add(1);
             self.departures.pop_front();
         }
     }
@@ -198,15 +230,27 @@ impl Board {
         }
     }
 
-    /// Hints the processor at the oldest number.
+    /// Hints the processor at what is touched when `number` is acknowledged. None has ended before its time, most
+    /// likely.
     #[inline]
-    pub fn prefetch(&self) {
-        self.sent.front().map(prefetch).unwrap_or_default();
+    pub fn prefetch(&self, number: u64) {
+        let index = number.wrapping_sub(self.base) as usize;
+        self.sent.prefetch(index);
+        self.departures.prefetch(index);
+    }
+
+    /// Hints the processor at where the next new number will be.
+    #[inline]
+    pub fn prefetch_next(&self) {
+        self.sent.prefetch(self.sent.len());
+        self.departures.prefetch(self.departures.len());
     }
 
     /// The departure that was longest ago of those on their way.
+    #[inline]
     pub fn oldest(&self) -> Option<(Time, u64)> {
-        self.departures.front().map(|departure| (departure.at, departure.number))
+        let number = self.departures.front()?.number(self.base);
+        Some((self.get(number)?.at, number))
     }
 
     /// `number` is lost, if it was on its way: it is to be sent again. Answers what it was.
@@ -234,7 +278,7 @@ impl Board {
     /// The number that left longest ago of those on their way, if `threshold` packets have landed that left after it.
     pub fn overtaken(&self, threshold: u64) -> Option<u64> {
         let oldest = self.departures.front()?;
-        (self.landed >= threshold).then_some(oldest.number)
+        (u64::from(self.landed) >= threshold).then(|| oldest.number(self.base))
     }
 
     fn take(&mut self, number: u64, state: State) -> Option<Sent> {
@@ -249,7 +293,7 @@ impl Board {
     pub fn clear(&mut self) {
         self.base = self.next();
         self.sent.clear();
-        self.departed += self.departures.len() as u64;
+        self.departed = self.departed.wrapping_add(self.departures.len() as u32);
         self.departures.clear();
         self.lost.clear();
         (self.in_flight, self.landed) = (0, 0);

@@ -1,6 +1,8 @@
 //! One side of a connection: a QP with its messages, and both directions of its sequence numbers.
 
-use metaroce_wire::{ConnId, Envelope, HostId, PlaneId, Stamp, StreamId, Time, prefetch};
+use std::mem::offset_of;
+
+use metaroce_wire::{ConnId, Envelope, HostId, MrcSack, PlaneId, Stamp, StreamId, Time, prefetch};
 
 use super::board::Board;
 use super::entropy::Profile;
@@ -22,66 +24,98 @@ pub struct Asked {
 /// Packets that the next acknowledgement covers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pending {
+    /// The greatest of their numbers, and how far below it the least is.
+    pub greatest: u64,
+    pub span: u8,
     /// How many.
-    pub count: u32,
-    /// Their least and greatest number.
-    pub range: (u64, u64),
+    pub count: u8,
     /// The last of them.
-    pub sent_at: Stamp,
-    pub arrived: Stamp,
-    pub entropy: u16,
     pub plane: PlaneId,
     pub marked: bool,
-    /// Acknowledgements sent.
-    pub number: u32,
+    pub entropy: u16,
+    pub sent_at: Stamp,
+    pub arrived: Stamp,
 }
 
-/// A QP.
+/// A QP. The order of the fields is that of use, a cache line a group: sending takes the first six and acknowledgements
+/// one more, receiving the two behind them, and what is rare is last.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Connection {
-    pub peer: HostId,
+    pub board: Board,
+    /// Earliest timer entry that stands for this connection.
+    pub armed: Time,
+    /// When to ask what has arrived.
+    pub probe_at: Time,
+    pub last_progress: Time,
+    /// When the first of `ev_probe_at` is due.
+    pub ev_probe_due: Time,
+
+    /// None before the first message is posted.
+    pub profile: Option<Profile>,
+    /// The last of the expiries.
+    pub expired_at: Time,
     /// The peer's number for it.
     pub remote: ConnId,
-    /// [`Envelope::address_hash`] towards the peer.
-    pub hash: u32,
+    pub peer: HostId,
+    /// Expiries in a row without progress.
+    pub expiries: u32,
     pub failed: bool,
     /// Planes in whose ready queue it stands.
     pub queued: u8,
     /// The plane whose turn it is, where the window has no room for a packet in each.
     pub turn: u8,
-    pub window: Window,
-    pub board: Board,
-    /// None before the first message is posted.
-    pub profile: Option<Box<Profile>>,
+
     pub outbox: Outbox,
-    pub asked: Option<Asked>,
-    /// When to ask what has arrived.
-    pub probe_at: Time,
-    /// Expiries in a row without progress.
-    pub expiries: u32,
-    /// The last of them.
-    pub expired_at: Time,
-    /// Earliest timer entry that stands for this connection.
-    pub armed: Time,
-    pub last_progress: Time,
+    pub window: Window,
     /// When each plane's values that are assumed bad are probed next.
     pub ev_probe_at: Box<[Time]>,
-    /// Numbers that the receiver was not ready for, and when to send them again; in no order.
-    pub waiting: Vec<(Time, u64)>,
+
     pub tracker: Tracker,
+    /// `remote`, `peer`, `hash` and `failed` once more, for the receiving half.
+    pub back: Back,
+    /// [`Envelope::address_hash`] towards the peer.
+    pub hash: u32,
+
     pub pending: Pending,
     pub inbox: Inbox,
+
+    pub asked: Option<Asked>,
+    /// Numbers that the receiver was not ready for, and when to send them again; in no order.
+    pub waiting: Vec<(Time, u64)>,
     /// What was unfinished when it failed.
     pub abandoned: Option<(StreamId, u64)>,
 }
 
+/// What the receiving half knows of the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Back {
+    pub remote: ConnId,
+    pub peer: HostId,
+    pub hash: u32,
+    pub failed: bool,
+}
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// The groups of [`Connection`] begin at cache lines.
+const _: () = {
+    assert!(offset_of!(Connection, profile) == 2 * LINE && offset_of!(Connection, outbox) == 4 * LINE);
+    assert!(offset_of!(Connection, window) + offset_of!(Window, lost) < 6 * LINE);
+    assert!(offset_of!(Connection, tracker) == 7 * LINE && offset_of!(Connection, pending) == 8 * LINE);
+    assert!(offset_of!(Connection, asked) <= 9 * LINE);
+};
+
 impl Connection {
     pub fn new(mtu: u32, first: u64, rule: &Rule, hosts: (HostId, HostId)) -> Connection {
         let (host, peer) = hosts;
+        let (remote, hash) = (ConnId(u32::MAX), Envelope::address_hash(host, peer));
         Connection {
             peer,
-            remote: ConnId(u32::MAX),
-            hash: Envelope::address_hash(host, peer),
+            remote,
+            hash,
+            back: Back { remote, peer, hash, failed: false },
             failed: false,
             queued: 0,
             turn: 0,
@@ -95,6 +129,7 @@ impl Connection {
             expired_at: Time::ZERO,
             armed: Time::NEVER,
             last_progress: Time::ZERO,
+            ev_probe_due: Time::NEVER,
             ev_probe_at: Box::default(),
             waiting: Vec::new(),
             tracker: Tracker::new(first),
@@ -118,12 +153,49 @@ impl Connection {
         interval.max(Time(now.since(self.last_progress).0 / SILENCE_SHARE))
     }
 
+    /// Sets when values of `plane` are probed next.
+    pub fn probe_plane(&mut self, plane: usize, at: Time) {
+        self.ev_probe_at[plane] = at;
+        self.ev_probe_due = self.ev_probe_at.iter().copied().min().unwrap_or(Time::NEVER);
+    }
+
     /// Asks for the lines that sending touches.
     #[inline]
     pub fn prefetch_sender(&self) {
-        prefetch(&self.window);
         prefetch(&self.board);
+        prefetch(&self.armed);
+        prefetch(&self.profile);
+        prefetch(&self.remote);
         prefetch(&self.outbox);
+        prefetch(&self.window);
+    }
+
+    /// Asks for those that it leads to: the next packet into `plane`.
+    #[inline]
+    pub fn prefetch_next(&self, plane: PlaneId) {
+        if let Some(profile) = &self.profile {
+            profile.prefetch(plane.index());
+        }
+        self.board.prefetch_next();
+        self.outbox.prefetch_next();
+    }
+
+    /// Asks for the lines that an acknowledgement touches.
+    #[inline]
+    pub fn prefetch_acknowledged(&self) {
+        self.prefetch_sender();
+        prefetch(&self.window.ignore);
+    }
+
+    /// Asks for those that it leads to.
+    #[inline]
+    pub fn prefetch_landing(&self, sack: &MrcSack) {
+        let cumulative = sack.cumulative.expand(self.board.base());
+        let newest =
+            cumulative.wrapping_add_signed(sack.offset.into()) + u64::from(sack.bitmap.checked_ilog2().unwrap_or(0));
+        self.board.prefetch(self.board.base());
+        self.board.prefetch(newest);
+        self.outbox.prefetch_oldest();
     }
 
     /// Asks for the lines that receiving touches.
@@ -131,7 +203,6 @@ impl Connection {
     pub fn prefetch_receiver(&self) {
         prefetch(&self.tracker);
         prefetch(&self.pending);
-        prefetch(&self.inbox);
     }
 
     /// Sums up for a report on a stalled run.

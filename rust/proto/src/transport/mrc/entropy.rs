@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use metaroce_wire::Time;
+use metaroce_wire::{Time, prefetch};
 
 use crate::config::Entropies;
 use crate::transport::FIRST_PORT;
@@ -35,10 +35,8 @@ const fn inverse(odd: u32) -> u32 {
 /// What is known of an entropy value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvState {
-    /// Nothing speaks against it.
+    /// In use, or fit for it: GOOD, and SKIP too, of which [`Profile`] keeps a bit.
     Good,
-    /// Its turn is passed over once.
-    Skip,
     /// It swallowed a packet, and has not answered a probe since.
     AssumedBad,
     /// Out of use by order.
@@ -57,14 +55,19 @@ pub struct Numbers {
     pub ports: Entropies,
 }
 
+/// Most planes of a host.
+pub const MAX_PLANES: usize = 8;
+
+/// A bit for each value of all planes, so many of them in place.
+const IN_PLACE: usize = 256;
+
+/// What only losses, probes and orders need of a plane.
 #[derive(Debug)]
 struct Plane {
+    /// Whether a value is to be passed over is not said here.
     states: Box<[EvState]>,
     /// When a value was last probed.
     probed_at: Box<[Time]>,
-    /// Values in use, and the position of the next.
-    active: Vec<u16>,
-    next: usize,
     /// Good ones that are not in use.
     backups: VecDeque<u16>,
     /// Values assumed bad, those that were probed longest ago first.
@@ -72,14 +75,37 @@ struct Plane {
     denied: bool,
 }
 
-/// The entropy values of a QP.
+/// What packets do not need.
 #[derive(Debug)]
-pub struct Profile {
+struct Rest {
     numbers: Numbers,
-    hash: u32,
     planes: Box<[Plane]>,
     /// Values in use in all planes.
     active: u32,
+    /// Bits of the values that have none in place.
+    skips: Box<[u64]>,
+}
+
+/// The entropy values of a QP. What each packet reads is first, in one cache line.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Profile {
+    /// Of each plane, the position of the next value among those in use.
+    next: [u16; MAX_PLANES],
+    /// How many are in use.
+    len: [u16; MAX_PLANES],
+    /// Values to be passed over once. Of one that is assumed bad or denied, the bit says nothing.
+    skips: [u64; IN_PLACE / 64],
+    /// Values in use, `stride` places for each plane.
+    active: Box<[u16]>,
+    rest: Box<Rest>,
+    hash: u32,
+    stride: u16,
+    /// Values of a plane.
+    all: u16,
+    /// Planes with values in use, one bit each.
+    open: u8,
+    ports: Entropies,
 }
 
 impl Profile {
@@ -89,20 +115,66 @@ impl Profile {
         let plane = |_| Plane {
             states: vec![EvState::Good; all.into()].into(),
             probed_at: vec![Time::ZERO; all.into()].into(),
-            active: (0..numbers.active).collect(),
-            next: hash as usize % usize::from(numbers.active),
             backups: (numbers.active..all).collect(),
             bad: VecDeque::new(),
             denied: false,
         };
-        let active = u32::from(numbers.active) * numbers.planes as u32;
-        Profile { numbers, hash, planes: (0..numbers.planes).map(plane).collect(), active }
+        let values = numbers.planes * usize::from(all);
+        let rest = Rest {
+            numbers,
+            planes: (0..numbers.planes).map(plane).collect(),
+            active: u32::from(numbers.active) * numbers.planes as u32,
+            skips: vec![0; values.saturating_sub(IN_PLACE).div_ceil(64)].into(),
+        };
+        Profile {
+            next: [(hash as usize % usize::from(numbers.active)) as u16; MAX_PLANES],
+            len: std::array::from_fn(|plane| if plane < numbers.planes { numbers.active } else { 0 }),
+            skips: [0; IN_PLACE / 64],
+            active: (0..numbers.planes).flat_map(|_| 0..numbers.active).collect(),
+            rest: Box::new(rest),
+            hash,
+            stride: numbers.active,
+            all,
+            open: ((1u32 << numbers.planes) - 1) as u8,
+            ports: numbers.ports,
+        }
+    }
+
+    /// The word with the bit of a value, and the bit.
+    #[inline]
+    fn skip_bit(&mut self, plane: usize, ev: u16) -> (&mut u64, u64) {
+        let index = self.index(plane, ev);
+        let word = match index.checked_sub(IN_PLACE) {
+            None => &mut self.skips[index / 64],
+            Some(beyond) => &mut self.rest.skips[beyond / 64],
+        };
+        (word, 1 << (index % 64))
+    }
+
+    /// Values in use of a plane, in their order.
+    fn active(&mut self, plane: usize) -> &mut [u16] {
+        let first = plane * usize::from(self.stride);
+        &mut self.active[first..first + usize::from(self.len[plane])]
+    }
+
+    /// Hints the processor at the next value of `plane`.
+    #[inline]
+    pub fn prefetch(&self, plane: usize) {
+        let next = plane * usize::from(self.stride) + usize::from(self.next[plane % MAX_PLANES]);
+        self.active.get(next).map(prefetch).unwrap_or_default();
+    }
+
+    /// What tells it from others.
+    #[inline]
+    pub const fn hash(&self) -> u32 {
+        self.hash
     }
 
     /// UDP source port of value `ev`.
+    #[inline]
     pub fn port(&self, ev: u16) -> u16 {
         let number = u32::from(ev);
-        let drawn = match self.numbers.ports {
+        let drawn = match self.ports {
             Entropies::Consecutive => number,
             Entropies::Hashed => {
                 let product = number.wrapping_mul(STRIDE) & PORT_MASK;
@@ -115,72 +187,70 @@ impl Profile {
     /// The value whose port is `port`, if one is.
     fn value(&self, port: u16) -> Option<u16> {
         let drawn = u32::from(port).wrapping_sub(self.hash) & PORT_MASK;
-        let number = match self.numbers.ports {
+        let number = match self.ports {
             Entropies::Consecutive => drawn,
             Entropies::Hashed => (drawn ^ drawn >> FOLD).wrapping_mul(UNSTRIDE) & PORT_MASK,
         };
-        let all = u32::from(self.numbers.active + self.numbers.backup);
-        (number < all).then_some(number as u16)
+        (number < u32::from(self.all)).then_some(number as u16)
     }
 
     /// Number of a value among those of all planes.
-    pub fn index(&self, plane: usize, ev: u16) -> usize {
-        plane * self.planes[plane].states.len() + usize::from(ev)
+    #[inline]
+    pub const fn index(&self, plane: usize, ev: u16) -> usize {
+        plane * self.all as usize + ev as usize
     }
 
     /// The value that came by `plane` with source port `port`.
+    #[inline]
     pub fn find(&self, plane: usize, port: u16) -> Option<u16> {
-        self.value(port).filter(|_| plane < self.planes.len())
+        self.value(port).filter(|_| plane * usize::from(self.stride) < self.active.len())
     }
 
     /// The next value of `plane`, in turn.
     #[inline]
     pub fn choose(&mut self, plane: usize) -> Option<u16> {
-        let Plane { active, next, states, .. } = &mut self.planes[plane];
+        let (len, first) = (self.len[plane], plane * usize::from(self.stride));
         // All may have to be passed over once.
-        for _ in 0..=active.len() {
-            let ev = *active.get(*next)?;
-            *next = if *next + 1 == active.len() { 0 } else { *next + 1 };
-            let state = &mut states[usize::from(ev)];
-            if *state != EvState::Skip {
+        for _ in 0..=len {
+            let next = self.next[plane];
+            if next >= len {
+                return None;
+            }
+            let ev = self.active[first + usize::from(next)];
+            self.next[plane] = if next + 1 == len { 0 } else { next + 1 };
+            let (word, bit) = self.skip_bit(plane, ev);
+            if *word & bit == 0 {
                 return Some(ev);
             }
-            *state = EvState::Good;
+            *word &= !bit;
         }
         None
     }
 
     /// Planes with values in use, one bit each.
     #[inline]
-    pub fn open_planes(&self) -> u8 {
-        self.planes.iter().rev().fold(0, |bits, plane| bits << 1 | u8::from(!plane.active.is_empty()))
+    pub const fn open_planes(&self) -> u8 {
+        self.open
     }
 
     /// Its route is congested.
+    #[inline]
     pub fn skip(&mut self, plane: usize, ev: u16) {
-        let state = &mut self.planes[plane].states[usize::from(ev)];
-        if *state == EvState::Good {
-            *state = EvState::Skip;
-        }
+        let (word, bit) = self.skip_bit(plane, ev);
+        *word |= bit;
     }
 
     /// It swallowed a packet. Answers whether it is assumed bad from now on: not if too few would be left.
     pub fn distrust(&mut self, plane: usize, ev: u16) -> bool {
-        let set = &mut self.planes[plane];
-        if !matches!(set.states[usize::from(ev)], EvState::Good | EvState::Skip) {
+        if self.rest.planes[plane].states[usize::from(ev)] != EvState::Good {
             return false;
         }
-        let in_use = set.active.iter().position(|&one| one == ev);
+        let in_use = self.active(plane).iter().position(|&one| one == ev);
+        let set = &mut self.rest.planes[plane];
         match (in_use, set.backups.pop_front()) {
-            (Some(at), Some(backup)) => set.active[at] = backup,
-            (Some(_), None) if self.active <= self.numbers.least => return false,
-            (Some(at), None) => {
-                set.active.remove(at);
-                self.active -= 1;
-                if at < set.next || set.next == set.active.len() {
-                    set.next = set.next.saturating_sub(1);
-                }
-            }
+            (Some(at), Some(backup)) => self.active(plane)[at] = backup,
+            (Some(_), None) if self.rest.active <= self.rest.numbers.least => return false,
+            (Some(at), None) => self.remove(plane, at),
             // A backup, which carried it before it was one.
             (None, Some(first)) => {
                 set.backups.push_front(first);
@@ -188,28 +258,47 @@ impl Profile {
             }
             (None, None) => {}
         }
+        let set = &mut self.rest.planes[plane];
         set.states[usize::from(ev)] = EvState::AssumedBad;
         set.bad.push_front(ev);
         true
     }
 
+    /// Takes the value at position `at` out of use.
+    fn remove(&mut self, plane: usize, at: usize) {
+        self.active(plane).copy_within(at + 1.., at);
+        self.rest.active -= 1;
+        self.len[plane] -= 1;
+        self.open &= !(u8::from(self.len[plane] == 0) << plane);
+        let next = &mut self.next[plane];
+        if at < usize::from(*next) || *next == self.len[plane] {
+            *next = next.saturating_sub(1);
+        }
+    }
+
     /// It answered a probe, perhaps with a mark. Answers whether it had been assumed bad.
     pub fn trust(&mut self, plane: usize, ev: u16, marked: bool) -> bool {
-        let set = &mut self.planes[plane];
+        let set = &mut self.rest.planes[plane];
         if set.states[usize::from(ev)] != EvState::AssumedBad {
             return false;
         }
         set.bad.retain(|&one| one != ev);
-        self.put_back(plane, ev, if marked { EvState::Skip } else { EvState::Good });
+        self.put_back(plane, ev, marked);
         true
     }
 
-    fn put_back(&mut self, plane: usize, ev: u16, state: EvState) {
-        let set = &mut self.planes[plane];
-        set.states[usize::from(ev)] = state;
-        if set.active.len() < usize::from(self.numbers.active) {
-            set.active.push(ev);
-            self.active += 1;
+    fn put_back(&mut self, plane: usize, ev: u16, skipped: bool) {
+        let (word, bit) = self.skip_bit(plane, ev);
+        *word = if skipped { *word | bit } else { *word & !bit };
+        let set = &mut self.rest.planes[plane];
+        set.states[usize::from(ev)] = EvState::Good;
+        if self.len[plane] < self.stride {
+            self.len[plane] += 1;
+            self.rest.active += 1;
+            self.open |= 1 << plane;
+            if let Some(last) = self.active(plane).last_mut() {
+                *last = ev;
+            }
         } else {
             set.backups.push_back(ev);
         }
@@ -217,25 +306,26 @@ impl Profile {
 
     /// Takes a plane out of use, or back into it. False if none would be left.
     pub fn deny(&mut self, plane: usize, denied: bool) -> bool {
-        if plane >= self.planes.len() || self.planes[plane].denied == denied {
-            return plane < self.planes.len();
+        let planes = &mut self.rest.planes;
+        if plane >= planes.len() || planes[plane].denied == denied {
+            return plane < planes.len();
         }
-        if denied && self.planes.iter().filter(|set| !set.denied).count() == 1 {
+        if denied && planes.iter().filter(|set| !set.denied).count() == 1 {
             return false;
         }
-        let set = &mut self.planes[plane];
+        let set = &mut planes[plane];
         set.denied = denied;
         if denied {
-            self.active -= set.active.len() as u32;
-            set.active.clear();
             set.backups.clear();
             set.bad.clear();
-            set.next = 0;
             set.states.fill(EvState::Denied);
+            self.rest.active -= u32::from(self.len[plane]);
+            (self.len[plane], self.next[plane]) = (0, 0);
+            self.open &= !(1 << plane);
         } else {
-            (0..set.states.len() as u16).for_each(|ev| self.put_back(plane, ev, EvState::Good));
+            (0..self.all).for_each(|ev| self.put_back(plane, ev, false));
         }
-        if self.active == 0 {
+        if self.rest.active == 0 {
             self.forgive();
         }
         true
@@ -243,16 +333,16 @@ impl Profile {
 
     /// With nothing left to use, what is assumed bad has to do.
     fn forgive(&mut self) {
-        for plane in 0..self.planes.len() {
-            while let Some(ev) = self.planes[plane].bad.pop_front() {
-                self.put_back(plane, ev, EvState::Good);
+        for plane in 0..self.rest.planes.len() {
+            while let Some(ev) = self.rest.planes[plane].bad.pop_front() {
+                self.put_back(plane, ev, false);
             }
         }
     }
 
     /// Values of `plane` whose next probe is due now: one, or several after one was answered.
     pub fn probes_due(&mut self, now: Time, plane: usize, most: usize, interval: Time) -> Vec<u16> {
-        let set = &mut self.planes[plane];
+        let set = &mut self.rest.planes[plane];
         let mut due = Vec::new();
         while due.len() < most
             && let Some(&ev) = set.bad.front()
@@ -267,7 +357,7 @@ impl Profile {
 
     /// Whether some value of `plane` is assumed bad.
     pub fn has_bad(&self, plane: usize) -> bool {
-        !self.planes[plane].bad.is_empty()
+        !self.rest.planes[plane].bad.is_empty()
     }
 
     /// State of every value, plane by plane.
@@ -275,12 +365,12 @@ impl Profile {
         let of_plane = |(plane, set): (usize, &Plane)| -> Vec<_> {
             set.states.iter().enumerate().map(|(ev, &state)| (plane, ev as u16, state)).collect()
         };
-        self.planes.iter().enumerate().flat_map(of_plane)
+        self.rest.planes.iter().enumerate().flat_map(of_plane)
     }
 
     /// Values in use, and values in all.
     pub fn in_use(&self) -> (u32, u32) {
-        (self.active, self.planes.iter().map(|set| set.states.len() as u32).sum())
+        (self.rest.active, u32::from(self.all) * self.rest.planes.len() as u32)
     }
 }
 

@@ -25,6 +25,7 @@ mod entropy;
 mod observe;
 mod receiver;
 mod repair;
+mod ring;
 mod sender;
 pub(crate) mod settings;
 mod tracker;
@@ -42,6 +43,7 @@ use super::ports::Ports;
 use super::{Stage, Stuck, Transport};
 use crate::config::{Environment, MrcConfig};
 use crate::counters::Counters;
+use crate::reciprocal::Reciprocal;
 use crate::telemetry::PathTable;
 use crate::verbs::{Completion, Placement, PostError, ReceiveRequest, Regions, WorkRequest};
 
@@ -52,25 +54,34 @@ pub const MPR_WINDOWS: u64 = 4;
 /// Most units: eight bits (public).
 pub const MPR_MOST: u64 = 255;
 
-/// All QPs of one host.
+/// All QPs of one host. What every packet touches is first.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Mrc {
-    config: MrcConfig,
-    host: HostId,
-    base_rtt: Time,
-    numbers: Numbers,
-    rule: Rule,
-    /// Numbers that a QP may have on the way beyond its cumulative one.
-    mpr: u64,
     connections: Vec<Connection>,
     ports: Ports,
-    timers: BinaryHeap<Reverse<(Time, u32)>>,
+    /// When the first of `timers` is due.
+    next_timer: Time,
     /// Acknowledgements that wait for company: when they leave at the latest, connection, and which of its
     /// acknowledgements it is; void once that has left.
     delayed: VecDeque<(Time, u32, u32)>,
     completions: VecDeque<Completion>,
+    /// Acknowledgements sent, by connection.
+    told: Vec<u32>,
+    /// Numbers that a QP may have on the way beyond its cumulative one.
+    mpr: u64,
+    /// Turns bytes into packets.
+    packets: Reciprocal,
+    host: HostId,
+    base_rtt: Time,
+    /// How long a packet may be on its way at first.
+    first_timeout: Time,
+    rule: Rule,
+    numbers: Numbers,
+    config: MrcConfig,
     counters: Counters,
     counts: PathTable,
+    timers: BinaryHeap<Reverse<(Time, u32)>>,
 }
 
 impl Mrc {
@@ -94,6 +105,10 @@ impl Mrc {
         Mrc {
             host: environment.host,
             base_rtt: environment.base_rtt,
+            first_timeout: repair::first_timeout(config, environment.base_rtt),
+            packets: Reciprocal::new(config.mtu.into()),
+            told: Vec::new(),
+            next_timer: Time::NEVER,
             numbers,
             rule,
             mpr: units.clamp(1, MPR_MOST) * MPR_UNIT,
@@ -109,10 +124,10 @@ impl Mrc {
     }
 
     /// Puts a connection into the ready queues of `planes`, if it can send.
+    #[inline]
     fn wake(&mut self, id: usize, planes: u8) {
         let connection = &mut self.connections[id];
-        let open = connection.profile.as_ref().map_or(0, |profile| profile.open_planes());
-        let new = planes & open & !connection.queued;
+        let new = planes & connection.open_planes() & !connection.queued;
         if new == 0 || !connection.can_send(self.mpr) {
             return;
         }
@@ -120,11 +135,25 @@ impl Mrc {
         self.ports.line_up(id, new);
     }
 
+    #[inline]
     fn arm(&mut self, id: usize, due: Time) {
         let connection = &mut self.connections[id];
         if due < connection.armed {
             connection.armed = due;
             self.timers.push(Reverse((due, id as u32)));
+            self.next_timer = self.next_timer.min(due);
+        }
+    }
+
+    /// Asks for what the next pulls of `plane` will touch: what the next connection leads to, and the one behind it.
+    #[inline]
+    fn prefetch_turns(&self, plane: PlaneId) {
+        let of = |id: Option<usize>| id.and_then(|id| self.connections.get(id));
+        if let Some(next) = of(self.ports.peek_ready(plane)) {
+            next.prefetch_next(plane);
+        }
+        if let Some(second) = of(self.ports.peek_behind(plane, 1)) {
+            second.prefetch_sender();
         }
     }
 }
@@ -136,11 +165,13 @@ impl Transport for Mrc {
     fn connect(&mut self, peer: HostId) -> ConnId {
         let first = u64::from(self.config.first_psn);
         self.connections.push(Connection::new(self.config.mtu, first, &self.rule, (self.host, peer)));
+        self.told.push(0);
         ConnId(self.connections.len() as u32 - 1)
     }
 
     fn bind(&mut self, connection: ConnId, remote: ConnId) {
-        self.connections[connection.index()].remote = remote;
+        let connection = &mut self.connections[connection.index()];
+        (connection.remote, connection.back.remote) = (remote, remote);
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
@@ -209,6 +240,7 @@ impl Transport for Mrc {
             && due <= now
         {
             self.timers.pop();
+            self.next_timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
             // An entry that was overtaken by an earlier one stands for nothing.
             if self.connections[id as usize].armed == due {
                 self.connections[id as usize].armed = Time::NEVER;
@@ -225,6 +257,7 @@ impl Transport for Mrc {
         while let Some(id) = self.ports.first_ready(plane) {
             if let Some(packet) = self.pull(now, id, plane) {
                 self.ports.rotate(plane);
+                self.prefetch_turns(plane);
                 return Some(packet);
             }
             self.ports.leave(plane);
@@ -238,8 +271,7 @@ impl Transport for Mrc {
     }
 
     fn poll_timeout(&self) -> Time {
-        let timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
-        self.delayed.front().map_or(timer, |&(due, ..)| due.min(timer))
+        self.delayed.front().map_or(self.next_timer, |&(due, ..)| due.min(self.next_timer))
     }
 
     fn poll_completion(&mut self) -> Option<Completion> {
@@ -263,34 +295,52 @@ impl Transport for Mrc {
     }
 
     #[inline]
-    fn prefetch(&self, body: &Body, stage: Stage) {
-        let connection = match body {
-            Body::MrcData(data) => data.connection,
-            Body::MrcSack(sack) => sack.connection,
-            _ => return,
-        };
-        let Some(connection) = self.connections.get(connection.index()) else { return };
-        match (body, stage) {
-            (Body::MrcData(_), Stage::Connection) => connection.prefetch_receiver(),
-            (Body::MrcData(data), Stage::Path) => connection.inbox.prefetch_stream(data.segment.stream),
-            (Body::MrcData(data), Stage::Message) => connection.inbox.prefetch_message(&data.segment),
-            (_, Stage::Connection) => connection.prefetch_sender(),
-            (_, Stage::Path) => connection.board.prefetch(),
-            (_, Stage::Message) => {}
-        }
+    fn prefetch_self(&self) {
+        prefetch(&self.delayed);
+        prefetch(&self.told);
+        prefetch(&self.first_timeout);
+        prefetch(&self.rule);
+        prefetch(&self.numbers);
+        prefetch(&self.config);
+        prefetch(&self.counters);
     }
 
     #[inline]
-    fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
-        let front = self.ports.peek_ready(plane);
-        let Some(connection) = front.and_then(|id| self.connections.get(id)) else { return };
-        match stage {
-            Stage::Connection => connection.prefetch_sender(),
-            Stage::Path => {
-                connection.profile.as_deref().map(prefetch).unwrap_or_default();
-                connection.outbox.prefetch_next();
+    fn prefetch(&self, body: &Body, stage: Stage) {
+        match body {
+            Body::MrcData(data) => {
+                let Some(connection) = self.connections.get(data.connection.index()) else { return };
+                match stage {
+                    Stage::Connection => connection.prefetch_receiver(),
+                    Stage::Path => connection.inbox.prefetch_stream(data.segment.stream),
+                    Stage::Message => connection.inbox.prefetch_message(&data.segment),
+                }
             }
-            Stage::Message => {}
+            Body::MrcSack(sack) => {
+                let Some(connection) = self.connections.get(sack.connection.index()) else { return };
+                match stage {
+                    Stage::Connection => connection.prefetch_acknowledged(),
+                    Stage::Path => connection.prefetch_landing(sack),
+                    Stage::Message => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Port 0 stands for all.
+    #[inline]
+    fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
+        if plane.0 > 0 {
+            return;
+        }
+        for plane in (0..self.numbers.planes as u8).map(PlaneId) {
+            let front = || self.ports.peek_ready(plane).and_then(|id| self.connections.get(id));
+            match stage {
+                Stage::Connection => self.ports.prefetch(plane),
+                Stage::Path => front().map(Connection::prefetch_sender).unwrap_or_default(),
+                Stage::Message => self.prefetch_turns(plane),
+            }
         }
     }
 }
@@ -300,7 +350,7 @@ impl Mrc {
     fn open(&mut self, id: usize) {
         let connection = &mut self.connections[id];
         if connection.profile.is_none() {
-            connection.profile = Some(Box::new(Profile::new(self.numbers, connection.hash)));
+            connection.profile = Some(Profile::new(self.numbers, connection.hash));
             connection.ev_probe_at = vec![Time::NEVER; self.numbers.planes].into();
             connection.turn = (connection.hash as usize % self.numbers.planes.max(1)) as u8;
         }

@@ -14,7 +14,7 @@ impl Observe for Mrc {
 
     fn observe(&self, show: &mut dyn FnMut(Sample)) {
         for (id, connection) in self.connections.iter().enumerate() {
-            let Some(profile) = connection.profile.as_deref().filter(|_| connection.outbox.posted_bytes() > 0) else {
+            let Some(profile) = connection.profile.as_ref().filter(|_| connection.outbox.posted_bytes() > 0) else {
                 continue;
             };
             let (number, peer) = (ConnId(id as u32), connection.peer);
@@ -37,7 +37,7 @@ impl Observe for Mrc {
                 let index = profile.index(plane, ev);
                 let health = match state {
                     _ if connection.failed => Health::Down,
-                    EvState::Good | EvState::Skip => Health::Up,
+                    EvState::Good => Health::Up,
                     EvState::AssumedBad => Health::Down,
                     EvState::Denied => Health::Denied,
                 };

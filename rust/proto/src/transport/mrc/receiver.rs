@@ -30,7 +30,7 @@ impl Mrc {
         self.counters.marked += u64::from(marked || envelope.trimmed);
         let number = psn.expand(connection.tracker.cumulative());
         let empty = data.segment.opcode == Opcode::Probe;
-        if connection.failed && !empty {
+        if connection.back.failed && !empty {
             self.refuse(envelope, data, Verdict::PeerFailed);
             return None;
         }
@@ -82,28 +82,30 @@ impl Mrc {
     fn acknowledge(&mut self, now: Time, envelope: &Envelope, packet: (u64, &MrcData), at_once: bool) {
         let (number, data) = packet;
         let id = data.connection.index();
-        let (least, greatest) = self.connections[id].pending.range;
-        if self.connections[id].pending.count > 0 && least.min(number) + SACK_BITS <= greatest.max(number) {
+        let pending = &self.connections[id].pending;
+        let (least, greatest) = (pending.greatest - u64::from(pending.span), pending.greatest);
+        if pending.count > 0 && least.min(number) + SACK_BITS <= greatest.max(number) {
             // One acknowledgement could not name all of them.
             self.send_sack(now, id);
         }
         let pending = &mut self.connections[id].pending;
-        let (least, greatest) = if pending.count == 0 { (number, number) } else { pending.range };
+        let (least, greatest) = if pending.count == 0 { (number, number) } else { (least, greatest) };
+        let greatest = greatest.max(number);
         *pending = Pending {
             count: pending.count + 1,
-            range: (least.min(number), greatest.max(number)),
+            greatest,
+            span: (greatest - least.min(number)) as u8,
             sent_at: data.sent_at,
             arrived: Stamp::of(now),
             entropy: envelope.entropy,
             plane: envelope.plane,
             marked: envelope.ecn == Ecn::Ce,
-            number: pending.number,
         };
-        if at_once || pending.count >= self.config.ack_every {
+        if at_once || u32::from(pending.count) >= self.config.ack_every {
             self.send_sack(now, id);
         } else if pending.count == 1 {
             let due = now + Time(self.config.ack_delay_ps);
-            self.delayed.push_back((due, id as u32, pending.number));
+            self.delayed.push_back((due, id as u32, self.told[id]));
         }
     }
 
@@ -113,8 +115,7 @@ impl Mrc {
             && due <= now
         {
             self.delayed.pop_front();
-            let pending = &self.connections[id as usize].pending;
-            if pending.number == number && pending.count > 0 {
+            if self.told[id as usize] == number && self.connections[id as usize].pending.count > 0 {
                 self.send_sack(now, id as usize);
             }
         }
@@ -122,11 +123,11 @@ impl Mrc {
 
     fn send_sack(&mut self, now: Time, id: usize) {
         let connection = &mut self.connections[id];
-        let Pending { range, sent_at, arrived, entropy, plane, marked, number, .. } = connection.pending;
+        let Pending { greatest, sent_at, arrived, entropy, plane, marked, .. } = connection.pending;
         connection.pending.count = 0;
-        connection.pending.number = number.wrapping_add(1);
+        self.told[id] = self.told[id].wrapping_add(1);
         let cumulative = connection.tracker.cumulative();
-        let start = (range.1 + 1).saturating_sub(SACK_BITS).max(cumulative);
+        let start = (greatest + 1).saturating_sub(SACK_BITS).max(cumulative);
         let sack = MrcSack {
             // The time that it waited here is no part of the round trip.
             echo: sent_at.later(arrived.until(now)),
@@ -137,7 +138,7 @@ impl Mrc {
         self.reply(id, (entropy, plane), Body::MrcSack(sack));
         self.counters.acks += 1;
         // What does not wait any more must not wake us.
-        while self.delayed.front().is_some_and(|&(_, id, n)| self.connections[id as usize].pending.number != n) {
+        while self.delayed.front().is_some_and(|&(_, id, n)| self.told[id as usize] != n) {
             self.delayed.pop_front();
         }
     }
@@ -149,7 +150,7 @@ impl Mrc {
         MrcSack {
             bitmap: connection.tracker.bitmap(start),
             echo: Stamp::default(),
-            connection: connection.remote,
+            connection: connection.back.remote,
             cumulative: Psn::of(cumulative),
             // Less than the numbers granted, which 15 bits hold.
             offset: (start - cumulative) as i16,
@@ -184,7 +185,7 @@ impl Mrc {
         let Envelope { entropy, plane, .. } = *envelope;
         let nack = MrcNack {
             echo: data.sent_at,
-            connection: self.connections[id].remote,
+            connection: self.connections[id].back.remote,
             psn: data.word.psn(),
             reflected: Reflected { entropy, plane, marked: envelope.ecn == Ecn::Ce },
             reason,
@@ -195,12 +196,12 @@ impl Mrc {
 
     /// Queues a control packet back along the route that a packet came by.
     fn reply(&mut self, id: usize, route: (u16, metaroce_wire::PlaneId), body: Body) {
-        let connection = &self.connections[id];
+        let back = &self.connections[id].back;
         let len = if matches!(body, Body::MrcNack(_)) { lengths::mrc_nack() } else { lengths::mrc_sack() };
         let envelope = Envelope {
             src: self.host,
-            dst: connection.peer,
-            hash: connection.hash,
+            dst: back.peer,
+            hash: back.hash,
             len,
             entropy: route.0,
             plane: route.1,

@@ -5,6 +5,7 @@ use metaroce_wire::{ConnId, Time};
 use super::Mrc;
 use super::acks::NEXT_PROBE;
 use super::entropy::NEXT_PROBES;
+use crate::config::MrcConfig;
 use crate::transport::give_up;
 use crate::verbs::CompletionStatus;
 
@@ -17,23 +18,31 @@ pub const SILENCE_SHARE: u64 = 8;
 /// The timer is at least so many base round trips. Ours: one t has to do for fabrics of every length.
 pub const LEAST_RTTS: u64 = 8;
 
+/// How long a packet may be on its way at first.
+pub fn first_timeout(config: &MrcConfig, base_rtt: Time) -> Time {
+    Time((TIMEOUT_PS << config.timeout_exponent).max(LEAST_RTTS * base_rtt.0))
+}
+
 impl Mrc {
     /// How long a packet may be on its way after `expiries` in a row: the same at first, then doubling.
-    pub(super) fn timeout(&self, expiries: u32) -> Time {
-        let shortest = (TIMEOUT_PS << self.config.timeout_exponent).max(LEAST_RTTS * self.base_rtt.0);
+    fn timeout(&self, expiries: u32) -> Time {
+        let shortest = self.first_timeout.0;
         let doublings = expiries.saturating_sub(self.config.linear_retries);
         let longest = (TIMEOUT_PS << MOST_EXPONENT).max(shortest);
         Time(shortest.checked_shl(doublings.min(MOST_EXPONENT)).map_or(longest, |span| span.min(longest)))
     }
 
     /// Sets the timer to what comes first.
+    #[inline]
     pub(super) fn arm_timer(&mut self, now: Time, id: usize) {
         let connection = &self.connections[id];
-        let mut due = connection.ev_probe_at.iter().copied().min().unwrap_or(Time::NEVER);
+        let mut due = connection.ev_probe_due;
+        if let Some((at, _)) = connection.board.oldest() {
+            let timeout = if connection.expiries == 0 { self.first_timeout } else { self.timeout(connection.expiries) };
+            due = due.min(at + timeout);
+        }
         if !connection.board.is_empty() {
-            let expiry =
-                connection.board.oldest().map_or(Time::NEVER, |(at, _)| at + self.timeout(connection.expiries));
-            due = due.min(expiry).min(connection.probe_at);
+            due = due.min(connection.probe_at);
         }
         if due != Time::NEVER {
             // Progress shortens the timer, perhaps to what is over.
@@ -91,6 +100,9 @@ impl Mrc {
     /// Probes values that are assumed bad, one in each plane. Who has nothing to send needs none of them.
     fn probe_entropies(&mut self, now: Time, id: usize) {
         let interval = Time(self.config.probe_interval_ps);
+        if self.connections[id].ev_probe_due > now {
+            return;
+        }
         for plane in 0..self.numbers.planes {
             let connection = &mut self.connections[id];
             if connection.ev_probe_at[plane] > now {
@@ -98,10 +110,9 @@ impl Mrc {
             }
             let idle = connection.outbox.is_idle();
             let later = now + connection.thinned(now, interval);
-            let Some(profile) = connection.profile.as_mut() else { return };
-            let busy = profile.has_bad(plane) && !idle;
-            connection.ev_probe_at[plane] = if busy { later } else { Time::NEVER };
-            if busy {
+            let busy = !idle && connection.profile.as_ref().is_some_and(|profile| profile.has_bad(plane));
+            connection.probe_plane(plane, if busy { later } else { Time::NEVER });
+            if busy && let Some(profile) = connection.profile.as_mut() {
                 for ev in profile.probes_due(now, plane, 1, interval) {
                     self.send_probe(now, id, (plane as u8, ev));
                 }
@@ -125,6 +136,7 @@ impl Mrc {
         for (plane, at) in connection.ev_probe_at.iter_mut().enumerate() {
             if *at == Time::NEVER && profile.has_bad(plane) {
                 *at = now;
+                connection.ev_probe_due = connection.ev_probe_due.min(now);
             }
         }
         self.arm_timer(now, id);
@@ -133,6 +145,9 @@ impl Mrc {
     /// Numbers whose wait for the receiver is over may leave.
     fn resume_waiting(&mut self, now: Time, id: usize) {
         let connection = &mut self.connections[id];
+        if connection.waiting.is_empty() {
+            return;
+        }
         let (over, still) = std::mem::take(&mut connection.waiting).into_iter().partition(|&(due, _)| due <= now);
         connection.waiting = still;
         let over: Vec<(Time, u64)> = over;
@@ -148,7 +163,7 @@ impl Mrc {
         if connection.failed {
             return;
         }
-        connection.failed = true;
+        (connection.failed, connection.back.failed) = (true, true);
         connection.abandoned = connection.outbox.open_bytes();
         let messages = (&mut connection.outbox, &mut connection.inbox);
         give_up(&mut self.completions, ConnId(id as u32), messages, why);

@@ -9,11 +9,13 @@ use metaroce_wire::{
 
 use super::board::{Sent, State};
 use super::connection::{Asked, Connection};
+use super::entropy::Profile;
 use super::{ALL, Mrc};
-use crate::outbox::{Cargo, Outbox, Piece};
+use crate::outbox::Cargo;
 
 impl Mrc {
     /// The packet that connection `id` sends into `plane` now, if it has one and its window allows.
+    #[inline]
     pub(super) fn pull(&mut self, now: Time, id: usize, plane: PlaneId) -> Option<Packet> {
         let mpr = self.mpr;
         let connection = &mut self.connections[id];
@@ -22,31 +24,37 @@ impl Mrc {
         }
         let connection = &mut self.connections[id];
         let ev = connection.profile.as_mut()?.choose(plane.index())?;
-        let route = (plane.0, ev);
         if let Some(number) = connection.board.next_lost() {
-            connection.board.depart_again(now, number, route);
+            connection.board.depart_again(now, number, (plane.0, ev));
             self.counters.resent += 1;
-            return self.build(now, id, number, route);
+            let sent = *connection.board.get(number)?;
+            return self.build(now, id, number, &sent);
         }
-        let piece = connection.outbox.next_piece()?;
-        let len = bytes(&connection.outbox, piece);
+        let (piece, payload) = connection.outbox.next_cut()?;
+        let len = payload.map_or(1, |len| len.max(1));
         let sent = Sent { piece, at: now, len, ev, plane: plane.0, state: State::Flying, resends: 0, departure: 0 };
         let number = connection.board.depart(sent);
-        self.build(now, id, number, route)
+        self.build(now, id, number, &sent)
     }
 
     /// Whether other planes go first: where the window has no room for a packet in each, they take turns.
+    #[inline]
     fn waits_for_turn(&mut self, id: usize, plane: PlaneId) -> bool {
         let connection = &self.connections[id];
         let planes = self.numbers.planes;
         let room = u64::from(connection.window.bytes) - connection.board.in_flight();
-        let packets = room.div_ceil(u64::from(self.config.mtu));
-        if packets >= planes as u64 {
+        if room > (planes as u64 - 1) * u64::from(self.config.mtu) {
             return false;
         }
-        let open = connection.profile.as_ref().map_or(0, |profile| profile.open_planes());
-        let (mut ahead, mut count) = (0, 0);
-        for other in (0..planes).map(|k| (usize::from(connection.turn) + k) % planes) {
+        self.waits_for_few(id, plane, self.packets.div_ceil(room))
+    }
+
+    /// Whether `packets` other planes go first.
+    fn waits_for_few(&mut self, id: usize, plane: PlaneId, packets: u64) -> bool {
+        let connection = &self.connections[id];
+        let (planes, open) = (self.numbers.planes, connection.open_planes());
+        let (mut ahead, mut count, mut other) = (0, 0, usize::from(connection.turn));
+        for _ in 0..planes {
             if other == plane.index() {
                 return false;
             }
@@ -57,27 +65,28 @@ impl Mrc {
             if count == packets {
                 break;
             }
+            other = if other + 1 == planes { 0 } else { other + 1 };
         }
         self.wake(id, ahead);
         true
     }
 
     /// It was the turn of `plane` if no open one comes before it: the next one's turn is now.
+    #[inline]
     fn take_turn(&mut self, id: usize, plane: u8) {
         let connection = &mut self.connections[id];
-        let (open, planes) = (connection.profile.as_ref().map_or(0, |p| p.open_planes()), self.numbers.planes as u8);
-        let next = |from: u8| (0..planes).map(|k| (from + k) % planes).find(|plane| open >> plane & 1 == 1);
-        if next(connection.turn) == Some(plane)
-            && let Some(turn) = next(plane + 1)
+        let open = connection.open_planes();
+        if first_open(open, connection.turn) == Some(plane)
+            && let Some(turn) = first_open(open, plane + 1)
         {
             connection.turn = turn;
             self.wake(id, 1 << turn);
         }
     }
 
-    fn build(&mut self, now: Time, id: usize, number: u64, route: (u8, u16)) -> Option<Packet> {
+    #[inline]
+    fn build(&mut self, now: Time, id: usize, number: u64, sent: &Sent) -> Option<Packet> {
         let connection = &mut self.connections[id];
-        let sent = *connection.board.get(number)?;
         // A message that has failed has nothing to carry, and yet the receiver waits for its numbers.
         let nothing = || (Segment { opcode: Opcode::Probe, ..Segment::default() }, 0);
         let (segment, imm) = match connection.outbox.cargo(sent.piece) {
@@ -95,10 +104,10 @@ impl Mrc {
             self.arm_timer(now, id);
         }
         self.counters.data_packets += 1;
-        self.take_turn(id, route.0);
-        let index = self.connections[id].profile.as_ref()?.index(route.0.into(), route.1);
+        self.take_turn(id, sent.plane);
+        let index = self.connections[id].profile.as_ref()?.index(sent.plane.into(), sent.ev);
         self.counts.count(id, index, |counts| counts.sent += 1);
-        let envelope = self.envelope(id, route, len, Class::Data)?;
+        let envelope = self.envelope(id, (sent.plane, sent.ev), len, Class::Data)?;
         Some(Packet { envelope, body: Body::MrcData(data) })
     }
 
@@ -120,20 +129,20 @@ impl Mrc {
         connection.asked = Some(Asked { at: now, until: connection.board.next() });
         let Some(profile) = connection.profile.as_mut() else { return };
         let (open, planes) = (profile.open_planes(), self.numbers.planes as u8);
-        let mut turns = (0..planes).map(|k| (connection.turn + k) % planes);
-        let Some(plane) = turns.find(|plane| open >> plane & 1 == 1) else { return };
+        let Some(plane) = first_open(open, connection.turn) else { return };
         connection.turn = (plane + 1) % planes;
         if let Some(ev) = profile.choose(plane.into()) {
             self.send_probe(now, id, (plane, ev));
         }
     }
 
+    #[inline]
     fn envelope(&self, id: usize, route: (u8, u16), len: u32, class: Class) -> Option<Envelope> {
         let connection = &self.connections[id];
         Some(Envelope {
             src: self.host,
             dst: connection.peer,
-            hash: connection.hash,
+            hash: connection.profile.as_ref()?.hash(),
             len,
             entropy: connection.profile.as_ref()?.port(route.1),
             plane: PlaneId(route.0),
@@ -148,15 +157,21 @@ impl Mrc {
     }
 }
 
-/// Bytes that a piece counts in the window.
-fn bytes(outbox: &Outbox, piece: Piece) -> u32 {
-    match outbox.cargo(piece) {
-        Some(Cargo::Data(segment, _)) => u32::from(segment.len).max(1),
-        Some(Cargo::Request(_)) | None => 1,
-    }
+/// The first of the planes `open`, a bit each, from `from` on, behind the last of which comes plane 0.
+#[inline]
+fn first_open(open: u8, from: u8) -> Option<u8> {
+    let behind = u32::from(open) >> from << from;
+    let first = if behind == 0 { u32::from(open) } else { behind };
+    (first != 0).then(|| first.trailing_zeros() as u8)
 }
 
 impl Connection {
+    /// Planes with entropy values in use, one bit each.
+    #[inline]
+    pub fn open_planes(&self) -> u8 {
+        self.profile.as_ref().map_or(0, Profile::open_planes)
+    }
+
     /// Whether nothing is left that was never sent.
     pub fn has_no_backlog(&self) -> bool {
         !self.outbox.has_unsent()

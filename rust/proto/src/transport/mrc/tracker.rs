@@ -1,6 +1,6 @@
 //! The receiver's record of a QP's sequence numbers: all before one have arrived, and a bit for each beyond it.
 
-use std::collections::VecDeque;
+use super::ring::Ring;
 
 const WORD: u64 = u64::BITS as u64;
 
@@ -9,55 +9,77 @@ const WORD: u64 = u64::BITS as u64;
 pub struct Tracker {
     /// All numbers before this one have arrived.
     cumulative: u64,
-    /// Bits from the multiple of 64 at or below `cumulative` on.
-    words: VecDeque<u64>,
+    /// Bits from the multiple of 64 at or below `cumulative` on: the first word, here since it is all that most need.
+    near: u64,
+    /// The words behind it.
+    far: Ring<u64>,
 }
 
 impl Tracker {
     /// Nothing has arrived, and `first` is the first that will.
-    pub const fn new(first: u64) -> Tracker {
-        Tracker { cumulative: first, words: VecDeque::new() }
+    pub fn new(first: u64) -> Tracker {
+        Tracker { cumulative: first, near: 0, far: Ring::default() }
     }
 
     /// All numbers before this one have arrived.
+    #[inline]
     pub const fn cumulative(&self) -> u64 {
         self.cumulative
     }
 
+    #[inline]
     const fn index(&self, number: u64) -> usize {
         (number / WORD - self.cumulative / WORD) as usize
     }
 
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        match index.checked_sub(1) {
+            None => self.near,
+            Some(index) => self.far.get(index).copied().unwrap_or(0),
+        }
+    }
+
     /// Whether `number` has arrived.
+    #[inline]
     pub fn contains(&self, number: u64) -> bool {
-        number < self.cumulative
-            || self.words.get(self.index(number)).is_some_and(|word| word >> (number % WORD) & 1 == 1)
+        number < self.cumulative || self.word(self.index(number)) >> (number % WORD) & 1 == 1
     }
 
     /// Takes a number that has not arrived.
+    #[inline]
     pub fn insert(&mut self, number: u64) {
-        let index = self.index(number);
-        if self.words.len() <= index {
-            self.words.resize(index + 1, 0);
+        let bit = 1 << (number % WORD);
+        match self.index(number).checked_sub(1) {
+            None => self.near |= bit,
+            Some(index) => {
+                while self.far.len() <= index {
+                    self.far.push_back(0);
+                }
+                if let Some(word) = self.far.get_mut(index) {
+                    *word |= bit;
+                }
+                // What the first word lacks it lacks still.
+                return;
+            }
         }
-        self.words[index] |= 1 << (number % WORD);
-        while let Some(&word) = self.words.front() {
+        loop {
             let from = self.cumulative % WORD;
-            let run = u64::from((word >> from).trailing_ones()).min(WORD - from);
+            let run = u64::from((self.near >> from).trailing_ones()).min(WORD - from);
             self.cumulative += run;
             if run < WORD - from {
                 break;
             }
-            self.words.pop_front();
+            self.near = self.far.pop_front().unwrap_or(0);
         }
     }
 
     /// Bits of the 64 numbers from `start` on, which is not before `cumulative`.
+    #[inline]
     pub fn bitmap(&self, start: u64) -> u64 {
         let (index, shift) = (self.index(start), start % WORD);
-        let word = |index: usize| self.words.get(index).copied().unwrap_or(0);
-        let high = if shift == 0 { 0 } else { word(index + 1) << (WORD - shift) };
-        word(index) >> shift | high
+        let high = if shift == 0 { 0 } else { self.word(index + 1) << (WORD - shift) };
+        self.word(index) >> shift | high
     }
 }
 

@@ -29,20 +29,21 @@ pub struct Rule {
     quick_adapt: bool,
 }
 
-/// The window of a QP.
+/// The window of a QP. What sending reads is first.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Window {
     /// Bytes that may be in flight.
     pub bytes: u32,
+    pub(super) lost: bool,
     /// Least round trip seen.
     pub least_rtt: Time,
-    delay: Delay,
-    round_at: Time,
-    cut_at: Time,
     adapt_at: Time,
     achieved: u64,
-    ignore: u64,
-    lost: bool,
+    round_at: Time,
+    cut_at: Time,
+    pub(super) ignore: u64,
+    delay: Delay,
 }
 
 /// What an acknowledgement tells the window.
@@ -94,6 +95,7 @@ impl Rule {
     }
 
     /// An acknowledgement has come.
+    #[inline]
     pub fn on_ack(&self, window: &mut Window, now: Time, heard: &Heard) {
         window.least_rtt = window.least_rtt.min(heard.rtt);
         window.achieved += u64::from(heard.bytes);
