@@ -291,15 +291,22 @@ impl Inbox {
     /// Hints the processor at a stream.
     #[inline]
     pub fn prefetch_stream(&self, stream: StreamId) {
-        self.streams.get(stream.index()).map(prefetch).unwrap_or_default();
+        if let Some(stream) = self.streams.get(stream.index()) {
+            prefetch(stream);
+            prefetch(&stream.receives);
+        }
     }
 
-    /// Hints the processor at the message of a segment.
+    /// Hints the processor at the message of a segment, and at the receive of a Send.
     #[inline]
     pub fn prefetch_message(&self, segment: &Segment) {
         if let Some(stream) = self.streams.get(segment.stream.index()) {
             let index = segment.message.wrapping_sub(stream.base) as usize;
             stream.messages.get(index).map(prefetch).unwrap_or_default();
+            if segment.opcode == Opcode::Send {
+                let index = segment.key.wrapping_sub(stream.receive_base) as usize;
+                stream.receives.get(index).map(prefetch).unwrap_or_default();
+            }
         }
     }
 

@@ -198,6 +198,12 @@ impl Connection {
         self.outbox.prefetch_oldest();
     }
 
+    /// Asks for what the timer looks at.
+    #[inline]
+    pub fn prefetch_oldest(&self) {
+        self.board.prefetch(self.board.base());
+    }
+
     /// Asks for the lines that receiving touches.
     #[inline]
     pub fn prefetch_receiver(&self) {

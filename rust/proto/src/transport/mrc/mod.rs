@@ -145,15 +145,38 @@ impl Mrc {
         }
     }
 
-    /// Asks for what the next pulls of `plane` will touch: what the next connection leads to, and the one behind it.
+    #[inline]
+    fn at(&self, id: Option<usize>) -> Option<&Connection> {
+        self.connections.get(id?)
+    }
+
+    /// Asks for what the pulls of `plane` after the next will touch: what a connection whose lines have been asked for
+    /// leads to, and the lines of the one behind it.
     #[inline]
     fn prefetch_turns(&self, plane: PlaneId) {
-        let of = |id: Option<usize>| id.and_then(|id| self.connections.get(id));
-        if let Some(next) = of(self.ports.peek_ready(plane)) {
-            next.prefetch_next(plane);
+        if let Some(second) = self.at(self.ports.peek_behind(plane, 1)) {
+            second.prefetch_next(plane);
         }
-        if let Some(second) = of(self.ports.peek_behind(plane, 1)) {
-            second.prefetch_sender();
+        if let Some(third) = self.at(self.ports.peek_behind(plane, 2)) {
+            third.prefetch_sender();
+        }
+    }
+
+    /// Asks for the connection whose timer is next.
+    #[inline]
+    fn prefetch_timer(&self) {
+        let first = self.timers.peek().map(|&Reverse((_, id))| id as usize);
+        if let Some(connection) = self.at(first) {
+            connection.prefetch_sender();
+        }
+    }
+
+    /// Asks for the connection whose acknowledgement has waited longest.
+    #[inline]
+    fn prefetch_delayed(&self) {
+        let first = self.delayed.front().map(|&(_, id, _)| id as usize);
+        if let Some(connection) = self.at(first) {
+            connection.prefetch_receiver();
         }
     }
 }
@@ -236,11 +259,11 @@ impl Transport for Mrc {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        while let Some(&Reverse((due, id))) = self.timers.peek()
-            && due <= now
+        while self.next_timer <= now
+            && let Some(Reverse((due, id))) = self.timers.pop()
         {
-            self.timers.pop();
             self.next_timer = self.timers.peek().map_or(Time::NEVER, |&Reverse((due, _))| due);
+            self.prefetch_timer();
             // An entry that was overtaken by an earlier one stands for nothing.
             if self.connections[id as usize].armed == due {
                 self.connections[id as usize].armed = Time::NEVER;
@@ -328,18 +351,38 @@ impl Transport for Mrc {
         }
     }
 
-    /// Port 0 stands for all.
+    /// Port 0 stands for all, and for the timers.
     #[inline]
     fn prefetch_port(&self, plane: PlaneId, stage: Stage) {
         if plane.0 > 0 {
             return;
         }
+        match stage {
+            Stage::Connection => {
+                self.timers.peek().map(prefetch).unwrap_or_default();
+                self.delayed.front().map(prefetch).unwrap_or_default();
+            }
+            Stage::Path => {
+                self.prefetch_timer();
+                self.prefetch_delayed();
+            }
+            Stage::Message => {
+                let first = self.timers.peek().map(|&Reverse((_, id))| id as usize);
+                self.at(first).map(Connection::prefetch_oldest).unwrap_or_default();
+            }
+        }
         for plane in (0..self.numbers.planes as u8).map(PlaneId) {
-            let front = || self.ports.peek_ready(plane).and_then(|id| self.connections.get(id));
+            let first = || self.at(self.ports.peek_ready(plane));
             match stage {
                 Stage::Connection => self.ports.prefetch(plane),
-                Stage::Path => front().map(Connection::prefetch_sender).unwrap_or_default(),
-                Stage::Message => self.prefetch_turns(plane),
+                Stage::Path => {
+                    first().map(Connection::prefetch_sender).unwrap_or_default();
+                    self.at(self.ports.peek_behind(plane, 1)).map(Connection::prefetch_sender).unwrap_or_default();
+                }
+                Stage::Message => {
+                    first().map(|first| first.prefetch_next(plane)).unwrap_or_default();
+                    self.prefetch_turns(plane);
+                }
             }
         }
     }

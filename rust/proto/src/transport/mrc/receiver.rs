@@ -115,6 +115,7 @@ impl Mrc {
             && due <= now
         {
             self.delayed.pop_front();
+            self.prefetch_delayed();
             if self.told[id as usize] == number && self.connections[id as usize].pending.count > 0 {
                 self.send_sack(now, id as usize);
             }
