@@ -15,7 +15,9 @@ use metaroce_wire::{ConnId, HostId, Opcode, Request, Segment, StreamId, Verdict,
 use crate::bitmap::Arrived;
 use crate::verbs::{Access, Completion, CompletionKind, CompletionStatus, Placement, ReceiveRequest, Regions};
 
+/// A message on its way: one cache line.
 #[derive(Debug)]
+#[repr(align(64))]
 struct InMessage {
     arrived: Arrived,
     len: u64,
@@ -26,9 +28,11 @@ struct InMessage {
     opcode: Opcode,
 }
 
+const _: () = assert!(size_of::<InMessage>() == 64);
+
 impl InMessage {
     const fn unseen() -> InMessage {
-        InMessage { arrived: Arrived::Few(0), len: 0, missing: UNSEEN, imm: 0, opcode: Opcode::Write }
+        InMessage { arrived: Arrived::NONE, len: 0, missing: UNSEEN, imm: 0, opcode: Opcode::Write }
     }
 
     fn new(packets: u32, opcode: Opcode, len: u64) -> InMessage {

@@ -196,6 +196,7 @@ impl Mrc {
         }
         let due = now + Time(doubled(resends.into()));
         connection.waiting.push((due, number));
+        connection.waits = true;
         self.arm(id, due);
     }
 }

@@ -61,6 +61,8 @@ pub struct Connection {
     /// Expiries in a row without progress.
     pub expiries: u32,
     pub failed: bool,
+    /// There is something in `waiting`.
+    pub waits: bool,
     /// Planes in whose ready queue it stands.
     pub queued: u8,
     /// The plane whose turn it is, where the window has no room for a packet in each.
@@ -131,6 +133,7 @@ impl Connection {
             last_progress: Time::ZERO,
             ev_probe_due: Time::NEVER,
             ev_probe_at: Box::default(),
+            waits: false,
             waiting: Vec::new(),
             tracker: Tracker::new(first),
             pending: Pending::default(),

@@ -145,12 +145,12 @@ impl Mrc {
     /// Numbers whose wait for the receiver is over may leave.
     fn resume_waiting(&mut self, now: Time, id: usize) {
         let connection = &mut self.connections[id];
-        if connection.waiting.is_empty() {
+        if !connection.waits {
             return;
         }
-        let (over, still) = std::mem::take(&mut connection.waiting).into_iter().partition(|&(due, _)| due <= now);
-        connection.waiting = still;
-        let over: Vec<(Time, u64)> = over;
+        let (over, still): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut connection.waiting).into_iter().partition(|&(due, _)| due <= now);
+        (connection.waits, connection.waiting) = (!still.is_empty(), still);
         over.into_iter().for_each(|(_, number)| connection.board.resume(number));
         if let Some(due) = self.connections[id].waiting.iter().map(|&(due, _)| due).min() {
             self.arm(id, due);
