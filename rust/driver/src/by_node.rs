@@ -121,7 +121,7 @@ impl Simulation {
             let step = self.fabric.forward_at(now, &state, envelope);
             if let (Step::Arrives(at), Schedule::ByNode(queue), true) = (step, &mut self.queue, whole) {
                 let link = envelope.link;
-                queue.push_away(at, self.fabric.far_end(link), event::arrival(at, link, slot));
+                queue.push_held(at, self.fabric.far_end(link), event::arrival(at, link, slot));
             } else {
                 self.go_on(step, slot);
             }
@@ -130,6 +130,7 @@ impl Simulation {
             self.progress.note_all(parts(last).0, all.len() as u64, digest);
         }
         if let Schedule::ByNode(queue) = &mut self.queue {
+            queue.release();
             queue.take_back(all);
         }
     }

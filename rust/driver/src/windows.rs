@@ -17,7 +17,11 @@ const RING: usize = 32;
 const CHUNK: usize = 7;
 /// Nodes whose events are taken out ahead. Ours: what they touch is asked for in so many steps.
 pub(crate) const AHEAD: usize = 3;
+/// Events on their way into chains at one time. Ours.
+const HELD: usize = 8;
 const NIL: u32 = u32::MAX;
+/// Nothing held.
+const NONE: (u32, u32, u128) = (0, NIL, 0);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -65,6 +69,9 @@ pub struct Windows {
     /// The nodes below have been seen in this window.
     seen: usize,
     taken: [Vec<u128>; AHEAD],
+    /// Places, nodes and events of the last ones that were pushed to be held.
+    held: [(u32, u32, u128); HELD],
+    first_held: usize,
     /// Times and names above nodes.
     far: BinaryHeap<Reverse<(u128, u32)>>,
     /// Some events of the window come too late to pop.
@@ -110,6 +117,8 @@ impl Windows {
             ahead: [nodes; AHEAD],
             seen: 0,
             taken: Default::default(),
+            held: [NONE; HELD],
+            first_held: 0,
             far: BinaryHeap::new(),
             is_cut: false,
         }
@@ -131,7 +140,7 @@ impl Windows {
         let event = u128::from(time.0) << u64::BITS | u128::from(name);
         let from_now = time.0 - self.start;
         if from_now < RING as u64 * self.width {
-            self.put(from_now, node as usize, event);
+            self.put(self.place_in(from_now), node as usize, event);
         } else {
             self.push_far(event, node);
         }
@@ -149,10 +158,46 @@ impl Windows {
         self.far.push(Reverse((event, node)));
     }
 
+    /// The same, but into its chain only after [`HELD`] others, or when all are released: where that ends is not in the
+    /// cache before it is asked for.
     #[inline]
-    fn put(&mut self, from_now: u64, node: usize, event: u128) {
-        let windows = self.windows_in(from_now);
-        let place = (self.place + windows) % RING;
+    pub fn push_held(&mut self, time: Time, node: u32, name: u64) {
+        let event = u128::from(time.0) << u64::BITS | u128::from(name);
+        let from_now = time.0 - self.start;
+        if from_now >= RING as u64 * self.width {
+            return self.push_far(event, node);
+        }
+        let place = self.place_in(from_now);
+        self.prefetch(self.heads[place * self.nodes + node as usize]);
+        self.first_held = (self.first_held + 1) % HELD;
+        let held = std::mem::replace(&mut self.held[self.first_held], (place as u32, node, event));
+        self.put_held(held);
+    }
+
+    /// Puts all that is held where it belongs.
+    #[inline]
+    pub fn release(&mut self) {
+        for at in 0..HELD {
+            let held = std::mem::replace(&mut self.held[at], NONE);
+            self.put_held(held);
+        }
+    }
+
+    #[inline]
+    fn put_held(&mut self, (place, node, event): (u32, u32, u128)) {
+        if node != NIL {
+            self.put(place as usize, node as usize, event);
+        }
+    }
+
+    /// The place of what is due so long after the window has begun.
+    #[inline]
+    fn place_in(&self, from_now: u64) -> usize {
+        (self.place + self.windows_in(from_now)) % RING
+    }
+
+    #[inline]
+    fn put(&mut self, place: usize, node: usize, event: u128) {
         let head = self.heads[place * self.nodes + node];
         if let Some(chunk) = self.chunks.get_mut(head as usize)
             && let Some(free) = chunk.events.get_mut(chunk.len as usize)
@@ -300,7 +345,7 @@ impl Windows {
         let first = self.due.partition_point(|&event| time_of(event) < self.end);
         for at in first..self.due.len() {
             let event = self.due[at];
-            self.put(time_of(event) - self.start, self.node, event);
+            self.put(self.place_in(time_of(event) - self.start), self.node, event);
         }
         self.due.truncate(first);
     }
@@ -319,7 +364,7 @@ impl Windows {
             && time.0 - self.start < RING as u64 * self.width
             && let Some(Reverse((event, node))) = self.far.pop()
         {
-            self.put(time.0 - self.start, node as usize, event);
+            self.put(self.place_in(time.0 - self.start), node as usize, event);
         }
         self.seen = 0;
         (0..AHEAD).for_each(|_| self.take());
@@ -401,6 +446,7 @@ impl Windows {
 
 /// Pending events in one of two orders.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a run, and what a packet touches of it is in place")]
 pub(crate) enum Schedule {
     /// (time, name), whatever the node.
     Strict(EventQueue),
