@@ -44,6 +44,7 @@ impl Simulation {
             let slots = names.filter_map(event::arriving);
             if let Some(endpoint) = self.endpoints.get(node) {
                 endpoint.prefetch_self();
+                self.fabric.prefetch_host(HostId(node as u32));
                 slots.for_each(|slot| {
                     self.packets.prefetch_envelope(slot);
                     self.packets.prefetch_body(slot);

@@ -1,7 +1,7 @@
 //! The fabric as whoever looks at one node after the other needs it: nothing is foreseen for packets, since all that a
 //! switch knows is at hand when it is its turn.
 
-use metaroce_wire::{Envelope, Time, prefetch};
+use metaroce_wire::{Envelope, HostId, Time, prefetch};
 
 use crate::fabric::{Fabric, Step, SwitchState};
 
@@ -26,6 +26,12 @@ impl Fabric {
     /// Hints the processor at the ports of a switch, where packets do not look ahead.
     pub fn prefetch_switch(&self, switch: usize) {
         self.outs[switch].iter().for_each(|&link| prefetch(&self.ports[link as usize]));
+    }
+
+    /// The same at the ports of a host.
+    pub fn prefetch_host(&self, host: HostId) {
+        let links = self.uplinks.iter().skip(host.index()).step_by(self.hosts as usize);
+        links.filter_map(|&link| self.ports.get(link as usize)).for_each(prefetch);
     }
 
     /// What [`Fabric::forward_at`] has to know about a switch.
