@@ -171,7 +171,7 @@ impl RoceV2 {
             ramps: Vec::new(),
             answers: false,
             ports: environment.ports.iter().map(port).collect(),
-            timers: Alarms::new(),
+            timers: Alarms::default(),
             completions: VecDeque::new(),
             atomics: VecDeque::new(),
             counters: Counters::default(),
