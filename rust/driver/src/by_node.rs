@@ -24,7 +24,8 @@ impl Simulation {
             match node.checked_sub(self.endpoints.len()) {
                 None => self.at_host(node),
                 Some(_) if self.explicit => self.at_explicit_switch(),
-                Some(switch) => self.at_switch(switch),
+                Some(switch) if self.far_state => self.at_switch::<true>(switch),
+                Some(switch) => self.at_switch::<false>(switch),
             }
             if self.progress.events - asked >= BETWEEN_SIGNALS {
                 asked = self.progress.events;
@@ -103,16 +104,17 @@ impl Simulation {
         }
     }
 
-    /// Every event is an arrival, and none sets off another one here.
+    /// Every event is an arrival, and none sets off another one here. `FAR`: the state is too much for the cache, and so
+    /// are the chains.
     #[inline(never)]
-    fn at_switch(&mut self, switch: usize) {
+    fn at_switch<const FAR: bool>(&mut self, switch: usize) {
         let Schedule::ByNode(queue) = &mut self.queue else { return };
         let all = queue.all();
         let whole = self.part.is_none();
         let state = self.fabric.switch(switch);
         let mut digest = 0u64;
         for (index, &event) in all.iter().enumerate() {
-            if let Some(slot) = all.get(index + SOON).and_then(|&soon| event::arriving(parts(soon).1)) {
+            if FAR && let Some(slot) = all.get(index + SOON).and_then(|&soon| event::arriving(parts(soon).1)) {
                 self.packets.prefetch_envelope(slot);
             }
             let (now, name) = parts(event);
@@ -121,8 +123,9 @@ impl Simulation {
             let envelope = self.packets.envelope(slot);
             let step = self.fabric.forward_at(now, &state, envelope);
             if let (Step::Arrives(at), Schedule::ByNode(queue), true) = (step, &mut self.queue, whole) {
-                let link = envelope.link;
-                queue.push_held(at, self.fabric.far_end(link), event::arrival(at, link, slot));
+                let (link, node) = (envelope.link, self.fabric.far_end(envelope.link));
+                let name = event::arrival(at, link, slot);
+                if FAR { queue.push_held(at, node, name) } else { queue.push_away(at, node, name) }
             } else {
                 self.go_on(step, slot);
             }

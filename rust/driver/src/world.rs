@@ -166,7 +166,7 @@ fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usiz
 /// that, looking ahead costs a quarter more instructions and brings nothing.
 fn far_state(connections: &Connections, paths: usize, fabric: &Fabric) -> bool {
     let connections: usize = connections.iter().map(Vec::len).sum();
-    128 * connections / 2 * paths + fabric.route_bytes() > 256 << 10
+    128 * connections / 2 * paths + fabric.route_bytes() > 1 << 20
 }
 
 fn target(kind: FaultTarget, id: u32) -> Target {
