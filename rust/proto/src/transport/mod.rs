@@ -5,6 +5,7 @@ pub(crate) mod cc;
 pub mod metaroce;
 pub mod mrc;
 mod ports;
+mod ring;
 pub mod rocev2;
 
 use std::collections::VecDeque;

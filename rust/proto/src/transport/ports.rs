@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use metaroce_wire::{Packet, PlaneId, prefetch};
 
+use super::ring::Ring;
+
 /// Queues of the ports, one a plane, of a transport whose connections use every plane.
 #[derive(Debug)]
 pub struct Ports {
@@ -12,7 +14,7 @@ pub struct Ports {
     open: u32,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 #[repr(align(64))]
 struct Port {
     /// Connections with something to send.
@@ -23,58 +25,30 @@ struct Port {
 const _: () = assert!(size_of::<Port>() == 64, "a port is one cache line");
 
 /// A queue whose front is in place: of one that never has two, nothing is on the heap.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Turns {
-    first: u32,
-    len: u32,
-    /// Where in `others` the second is.
-    head: u32,
-    /// A ring; its length is a power of two, or 0.
-    others: Box<[u32]>,
+    first: Option<u32>,
+    others: Ring<u32>,
 }
 
 impl Turns {
     #[inline]
-    fn front(&self) -> Option<u32> {
-        (self.len > 0).then_some(self.first)
-    }
-
-    #[inline]
     fn push_back(&mut self, id: u32) {
-        if self.len == 0 {
-            self.first = id;
-        } else {
-            if self.len as usize > self.others.len() {
-                self.grow();
-            }
-            let mask = self.others.len() - 1;
-            self.others[(self.head + self.len - 1) as usize & mask] = id;
+        match self.first {
+            None => self.first = Some(id),
+            Some(_) => self.others.push_back(id),
         }
-        self.len += 1;
     }
 
     #[inline]
     fn pop_front(&mut self) {
-        if self.len > 1 {
-            self.first = self.others[self.head as usize];
-            self.head = (self.head + 1) & (self.others.len() as u32 - 1);
-        }
-        self.len = self.len.saturating_sub(1);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn grow(&mut self) {
-        let mut others = self.others.to_vec();
-        others.rotate_left(self.head as usize);
-        others.resize((2 * others.len()).max(4), 0);
-        (self.others, self.head) = (others.into(), 0);
+        self.first = self.others.pop_front();
     }
 }
 
 impl Ports {
     pub fn new(planes: usize) -> Ports {
-        Ports { ports: vec![Port::default(); planes].into(), open: 0 }
+        Ports { ports: (0..planes).map(|_| Port::default()).collect(), open: 0 }
     }
 
     pub fn push_control(&mut self, plane: PlaneId, packet: Packet) {
@@ -110,25 +84,23 @@ impl Ports {
     /// The same to look at.
     #[inline]
     pub fn peek_ready(&self, plane: PlaneId) -> Option<usize> {
-        self.ports[plane.index()].ready.front().map(|id| id as usize)
+        self.ports[plane.index()].ready.first.map(|id| id as usize)
     }
 
     /// The connection whose turn it is once so many others, one at least, have had theirs.
     #[inline]
-    pub fn peek_behind(&self, plane: PlaneId, others: u32) -> Option<usize> {
-        let ready = &self.ports[plane.index()].ready;
-        let at = (ready.head + others - 1) as usize & ready.others.len().wrapping_sub(1);
-        if ready.len > others { ready.others.get(at).map(|&id| id as usize) } else { None }
+    pub fn peek_behind(&self, plane: PlaneId, others: usize) -> Option<usize> {
+        self.ports[plane.index()].ready.others.get(others - 1).map(|&id| id as usize)
     }
 
     /// The connection whose turn it was has sent: to the end of the queue.
     #[inline]
     pub fn rotate(&mut self, plane: PlaneId) {
         let ready = &mut self.ports[plane.index()].ready;
-        if ready.len > 1 {
-            let first = ready.first;
-            ready.pop_front();
-            ready.push_back(first);
+        if let Some(next) = ready.others.pop_front()
+            && let Some(first) = ready.first.replace(next)
+        {
+            ready.others.push_back(first);
         }
     }
 
@@ -170,7 +142,8 @@ mod tests {
                     turns.pop_front();
                     queue.pop_front();
                 }
-                prop_assert_eq!((turns.front(), turns.len as usize), (queue.front().copied(), queue.len()));
+                prop_assert_eq!(turns.first, queue.front().copied());
+                prop_assert!(turns.others.iter().eq(queue.iter().skip(1)));
             }
         }
     }

@@ -6,8 +6,8 @@ use std::mem::offset_of;
 
 use metaroce_wire::Time;
 
-use super::ring::Ring;
 use crate::outbox::Piece;
+use crate::transport::ring::Ring;
 
 /// How a number stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

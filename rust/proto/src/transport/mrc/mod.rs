@@ -25,7 +25,6 @@ mod entropy;
 mod observe;
 mod receiver;
 mod repair;
-mod ring;
 mod sender;
 pub(crate) mod settings;
 mod tracker;

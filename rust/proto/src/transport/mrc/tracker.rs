@@ -1,6 +1,6 @@
 //! The receiver's record of a QP's sequence numbers: all before one have arrived, and a bit for each beyond it.
 
-use super::ring::Ring;
+use crate::transport::ring::Ring;
 
 const WORD: u64 = u64::BITS as u64;
 

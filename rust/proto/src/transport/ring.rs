@@ -1,7 +1,5 @@
 //! A queue of plain things that lie in one block, each where its address can be told before it is looked at.
 
-use std::ops::IndexMut;
-
 use metaroce_wire::prefetch;
 
 /// Slots of the first block.
@@ -69,7 +67,7 @@ impl<T: Copy> Ring<T> {
             self.grow(item);
         }
         let slot = self.slot(self.len());
-        *self.slots.index_mut(slot) = item;
+        self.slots[slot] = item;
         self.len += 1;
     }
 
