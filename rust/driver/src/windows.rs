@@ -520,17 +520,22 @@ mod tests {
             let mut queue = Windows::new(nodes, Time(width));
             let mut left: BTreeMap<(usize, u64, u64), ()> = BTreeMap::new();
             let mut name = 0;
-            let mut add = |queue: &mut Windows, left: &mut BTreeMap<_, _>, at: u64, node: usize, seed: &mut u64| {
+            let mut add = |queue: &mut Windows, left: &mut BTreeMap<_, _>, at: u64, (node, away), seed: &mut u64| {
                 // Names rise or fall, and are never the same.
                 name += 1;
                 let name = if next(seed).is_multiple_of(2) { name } else { (1 << 50) - name };
                 left.insert((node, at, name), ());
-                queue.push(Time(at), node as u32, name);
+                if away && next(seed).is_multiple_of(2) {
+                    queue.push_held(Time(at), node as u32, name);
+                } else {
+                    queue.push(Time(at), node as u32, name);
+                }
             };
             for _ in 0..first {
                 let (at, node) = (next(&mut seed) % (3 * width), next(&mut seed) as usize % nodes);
-                add(&mut queue, &mut left, at, node, &mut seed);
+                add(&mut queue, &mut left, at, (node, true), &mut seed);
             }
+            queue.release();
             let (mut window, mut budget) = (0, 3_000);
             while let Some(node) = queue.turn(Time(last)) {
                 while let Some((Time(now), name)) = queue.pop() {
@@ -546,14 +551,15 @@ mod tests {
                         }
                         if next(&mut seed).is_multiple_of(4) {
                             let at = now + next(&mut seed) % width;
-                            add(&mut queue, &mut left, at, node, &mut seed);
+                            add(&mut queue, &mut left, at, (node, false), &mut seed);
                         } else {
                             let at = now + width + next(&mut seed) % (width << (next(&mut seed) % 8));
                             let node = next(&mut seed) as usize % nodes;
-                            add(&mut queue, &mut left, at, node, &mut seed);
+                            add(&mut queue, &mut left, at, (node, true), &mut seed);
                         }
                     }
                 }
+                queue.release();
             }
             prop_assert!(left.keys().all(|&(_, at, _)| at > last));
             prop_assert_eq!(queue.next_time(), left.keys().map(|&(_, at, _)| Time(at)).min());

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Net, SMALL, all_reduce, all_to_all, told};
+use common::{MULTIPLANE_4X64, Net, SMALL, all_reduce, all_to_all, told};
 use metaroce_driver::Status;
 use proptest::prelude::*;
 use serde_json::json;
@@ -65,4 +65,17 @@ fn a_run_that_fails_in_several_places_ends_when_the_first_does() {
     assert_eq!(by_node.status, Status::Stalled);
     spec["record_paths_ps"] = json!(NEVER_PS);
     assert_eq!(told(&by_node), told(&job.run(&spec)));
+}
+
+/// With more state than the cache takes, switches look ahead.
+#[test]
+fn both_orders_give_the_same_bytes_where_there_is_much_state() {
+    let job = all_to_all(24, 5_000, 4);
+    for kind in ["metaroce", "rocev2", "rocev2-sr", "mrc"] {
+        let mut spec = MULTIPLANE_4X64.spec(kind, 24);
+        spec["loss"] = json!({"probability": 0.01, "per": "link", "on": "data_and_ack"});
+        let by_node = job.run(&spec);
+        spec["record_paths_ps"] = json!(NEVER_PS);
+        assert_eq!(told(&by_node), told(&job.run(&spec)), "{kind}");
+    }
 }
