@@ -451,6 +451,10 @@ impl InStream {
     #[inline(never)]
     fn open_messages(&mut self, last: usize, message: InMessage) {
         while self.messages.len() <= last {
+            if self.messages.capacity() == 0 {
+                // In an AllToAll there is one: room for no more.
+                self.messages.reserve_exact(1);
+            }
             self.messages.push_back(InMessage::unseen());
         }
         self.messages[last] = message;

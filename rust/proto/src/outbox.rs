@@ -252,6 +252,10 @@ impl Outbox {
         self.posted += payload;
         let unacked = packets + u32::from(asks);
         let message = OutMessage { request, next: NONE, sequence, receive, packets, unacked, carried: payload };
+        if self.messages.capacity() == 0 {
+            // In an AllToAll there is one: room for no more.
+            self.messages.reserve_exact(1);
+        }
         self.messages.push_back(message);
         self.line_up(lane_of(&request), self.base + self.messages.len() as u32 - 1);
     }
