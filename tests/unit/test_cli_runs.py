@@ -1,6 +1,7 @@
 """What the commands print and write, with a stand-in for the simulator."""
 
 import json
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -195,7 +196,11 @@ def test_interruption_is_status_130(capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(simulation, "run", interrupt)
-    assert main(["all_reduce_perf", "-b", "1M", "-e", "1M"]) == 130
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        assert main(["all_reduce_perf", "-b", "1M", "-e", "1M"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)  # the command leaves it ignored, for its process ends there
     assert capsys.readouterr().err == "metaroce: interrupted\n"
 
 

@@ -8,6 +8,7 @@ when they are called, so that `--help` does not wait for numerics.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ def _refuse(message: str) -> int:
 
 
 def _interrupted() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: the end is near
     print("metaroce: interrupted", file=sys.stderr)
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
