@@ -20,6 +20,12 @@ use crate::verbs::{Atomic, Completion, CompletionStatus, Placement, PostError, R
 /// First UDP source port: the dynamic range (RFC 6335), as RoCE NICs use it. The other bits are free.
 pub(crate) const FIRST_PORT: u16 = 0xC000;
 
+/// Most planes of a host.
+pub(crate) const MAX_PLANES: usize = 8;
+
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// A connection that has not finished what was posted, for reports on stalled runs.
 #[derive(Clone, Debug)]
 pub struct Stuck {

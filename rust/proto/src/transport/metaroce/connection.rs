@@ -15,14 +15,10 @@ use crate::inbox::Inbox;
 use crate::outbox::{Outbox, Piece};
 use crate::reciprocal::Reciprocal;
 use crate::transport::cc::State;
+use crate::transport::{LINE, MAX_PLANES};
 
-/// Most planes of a host.
-pub const MAX_PLANES: usize = 8;
 /// Most paths of a connection in a plane. Ours: one machine word says which have room.
 pub const MAX_PATHS: usize = u64::BITS as usize;
-
-/// Bytes of a cache line.
-pub const LINE: usize = 64;
 
 /// Multiplier of the hash that draws source ports.
 const HASH: u64 = 0x9e37_79b9_7f4a_7c15;

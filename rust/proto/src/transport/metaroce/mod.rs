@@ -28,13 +28,13 @@ use metaroce_wire::{
     Body, Class, ConnId, Envelope, HostId, MrProbe, Packet, PlaneId, Rate, Request, Time, lengths, prefetch,
 };
 
-use self::connection::{Connection, LINE, MAX_PATHS, MAX_PLANES, Shape};
+use self::connection::{Connection, MAX_PATHS, Shape};
 use self::flight::Flight;
 use self::hint::FairShare;
 use self::ledger::SACK_BITS;
 use super::cc::{Controller, Place};
 use super::ports::Ports;
-use super::{Half, Stage, Stuck, Transport};
+use super::{Half, LINE, MAX_PLANES, Stage, Stuck, Transport};
 use crate::config::{Environment, Hints, MetaRoceConfig};
 use crate::counters::Counters;
 use crate::reciprocal::Reciprocal;

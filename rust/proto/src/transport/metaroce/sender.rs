@@ -8,11 +8,12 @@ use metaroce_wire::{
     Stamp, Time, lengths,
 };
 
-use super::connection::{Connection, MAX_PLANES, Resend, Shape};
+use super::connection::{Connection, Resend, Shape};
 use super::flight::{Flight, Sent};
 use super::{MetaRoce, Shared};
 use crate::config::Hints;
 use crate::outbox::{Cargo, Piece};
+use crate::transport::MAX_PLANES;
 
 /// A hint lives for so many packets at its pace at least. Ours.
 pub const PACED_LIFE: u64 = 4;

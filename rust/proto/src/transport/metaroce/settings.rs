@@ -5,8 +5,8 @@ use metaroce_wire::{RateHint, Stamp, lengths};
 use super::{acks, connection, hint, ledger, path, receiver, repair, sender, serials};
 use crate::outbox;
 use crate::settings::Setting;
-use crate::transport::FIRST_PORT;
 use crate::transport::cc::{self, aimd, nscc, swift};
+use crate::transport::{FIRST_PORT, MAX_PLANES};
 
 const MICROSECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000 * MICROSECOND;
@@ -211,7 +211,7 @@ pub const METAROCE: &[Setting] = &[
     Setting::fixed(
         "most_planes",
         "planes",
-        connection::MAX_PLANES as u64,
+        MAX_PLANES as u64,
         "ours: published results have 4 and 8",
         "Most planes of a host.",
     ),

@@ -11,6 +11,7 @@ use super::tracker::Tracker;
 use super::window::{Rule, Window};
 use crate::inbox::Inbox;
 use crate::outbox::Outbox;
+use crate::transport::LINE;
 
 /// A probe on its way.
 #[derive(Clone, Copy, Debug)]
@@ -97,9 +98,6 @@ pub struct Back {
     pub hash: u32,
     pub failed: bool,
 }
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// The groups of [`Connection`] begin at cache lines.
 const _: () = {

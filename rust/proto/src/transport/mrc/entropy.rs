@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use metaroce_wire::{Time, prefetch};
 
 use crate::config::Entropies;
-use crate::transport::FIRST_PORT;
+use crate::transport::{FIRST_PORT, MAX_PLANES};
 
 /// Bits of a UDP source port that are free.
 pub const PORT_BITS: u32 = FIRST_PORT.trailing_zeros();
@@ -54,9 +54,6 @@ pub struct Numbers {
     pub least: u32,
     pub ports: Entropies,
 }
-
-/// Most planes of a host.
-pub const MAX_PLANES: usize = 8;
 
 /// A bit for each value of all planes, so many of them in place.
 const IN_PLACE: usize = 256;

@@ -39,7 +39,7 @@ use self::connection::Connection;
 use self::entropy::{Numbers, Profile};
 use self::window::Rule;
 use super::ports::Ports;
-use super::{Stage, Stuck, Transport};
+use super::{MAX_PLANES, Stage, Stuck, Transport};
 use crate::config::{Environment, MrcConfig};
 use crate::counters::Counters;
 use crate::reciprocal::Reciprocal;
@@ -86,7 +86,7 @@ pub struct Mrc {
 impl Mrc {
     /// A host without connections.
     pub fn new(config: &MrcConfig, environment: Environment) -> Mrc {
-        let planes = environment.ports.len();
+        let planes = environment.ports.len().min(MAX_PLANES);
         let total = Rate(environment.ports.iter().map(|rate| rate.0).sum());
         let rule = Rule::new(config, total.bytes_in(environment.base_rtt).0, environment.base_rtt);
         let of_plane = |all: u32| all.div_ceil(planes.max(1) as u32) as u16;
