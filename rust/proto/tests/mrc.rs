@@ -145,6 +145,15 @@ fn packets_are_sprayed_over_all_values_of_all_planes() {
 }
 
 #[test]
+fn ports_beyond_the_eighth_are_left_alone() {
+    let mut pair = pair(9);
+    pair.post(0, write(1, 0, 90 * MTU));
+    pair.run();
+    assert!((0..8).all(|plane| !sent_into(&pair, plane).is_empty()));
+    assert!(sent_into(&pair, 8).is_empty());
+}
+
+#[test]
 fn a_hole_is_not_taken_for_a_loss_before_a_window_and_a_half_is_out_of_order() {
     // A window of 45 packets: 67 out of order, or the largest window.
     let mut pair = pair(1);
