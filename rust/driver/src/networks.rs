@@ -84,8 +84,7 @@ pub(crate) fn other_host(others: &[u32], host: usize) -> Option<usize> {
 pub(crate) fn pairs(program: &Program) -> Vec<(u32, u32)> {
     let mut pairs = Vec::new();
     for rank in 0..program.ranks() {
-        let talks = program.of_rank(rank).filter(|w| w.op.has_peer());
-        let mut peers: Vec<u32> = talks.map(|w| w.peer).collect();
+        let mut peers: Vec<u32> = program.talks(rank).map(|(_, peer)| peer).collect();
         peers.sort_unstable();
         peers.dedup();
         pairs.extend(peers.into_iter().map(|peer| (peer.min(rank as u32), peer.max(rank as u32))));

@@ -331,7 +331,7 @@ fn divide(mut simulation: Simulation, spec: &Spec) -> Vec<Simulation> {
             .for_each(|host| std::mem::swap(&mut of.endpoints[host], &mut endpoints[host]));
         let ranks = spec.hosts_of_ranks.iter().enumerate();
         let foreign =
-            ranks.filter(|&(_, &host)| !own(host as usize)).map(|(rank, _)| program.of_rank(rank).count()).sum();
+            ranks.filter(|&(_, &host)| !own(host as usize)).map(|(rank, _)| program.entries(rank).len()).sum();
         let out = (0..parts).map(|_| Vec::new()).collect();
         of.part = Some(Part { index, of_node: of_node.clone(), out, foreign });
     };

@@ -149,13 +149,13 @@ fn unsent(spec: &Spec, program: &Program, connections: &Connections, paths: usiz
     let ends: usize = connections.iter().map(Vec::len).sum();
     let once = spec.iterations == 1 && spec.warmup == 0 && spec.record_paths_ps.is_none();
     let answered = |op| matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd | Op::Flush);
-    if !once || 128 * ends * paths <= MUCH || program.wqes().any(|wqe| answered(wqe.op)) {
+    if !once || 128 * ends * paths <= MUCH || program.ops().any(answered) {
         return Vec::new();
     }
     let of_rank = |(rank, of_rank): (usize, &Vec<Connection>)| {
         let mut entries = vec![0; of_rank.len()];
-        for wqe in program.of_rank(rank).filter(|wqe| opcode(wqe.op).is_some()) {
-            entries[place_of(of_rank, wqe.peer)] += 1;
+        for (_, peer) in program.talks(rank).filter(|&(op, _)| opcode(op).is_some()) {
+            entries[place_of(of_rank, peer)] += 1;
         }
         entries
     };
@@ -325,7 +325,7 @@ fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
 /// Refuses operations that the transport does not have.
 fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> Result<(), DriverError> {
     let has = |op: Op| opcode(op).is_none_or(|opcode| endpoints.iter().all(|e| e.supports(opcode)));
-    let Some(i) = program.wqes().position(|wqe| !has(wqe.op)) else {
+    let Some((i, op)) = program.ops().enumerate().find(|&(_, op)| !has(op)) else {
         return Ok(());
     };
     let transport = match &spec.transport {
@@ -333,7 +333,7 @@ fn check_operations(spec: &Spec, program: &Program, endpoints: &[Endpoint]) -> R
         TransportConfig::RoceV2(_) => "rocev2",
         TransportConfig::Mrc(_) => "mrc",
     };
-    let name = Op::ALL[program.wqe(i).op as usize].1;
+    let name = Op::ALL[op as usize].1;
     let names: Vec<&str> =
         Op::ALL.iter().filter(|(op, _)| has(*op) && !matches!(op, Op::Wait | Op::Set)).map(|&(_, name)| name).collect();
     Err(DriverError::config(&format!("op[{i}]"), name, format!("of {transport}: {}", names.join(", "))))

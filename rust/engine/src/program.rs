@@ -323,6 +323,17 @@ impl Program {
         Op::ALL[self.columns.op.get(i as usize) as usize].0
     }
 
+    /// Operations of all entries.
+    pub fn ops(&self) -> impl Iterator<Item = Op> + '_ {
+        (0..self.len() as u32).map(|i| self.op(i))
+    }
+
+    /// Operation and peer of those entries of one rank that concern another.
+    pub fn talks(&self, rank: usize) -> impl Iterator<Item = (Op, u32)> + '_ {
+        let with_peer = self.entries(rank).map(|i| (i, self.op(i))).filter(|(_, op)| op.has_peer());
+        with_peer.map(|(i, op)| (op, self.columns.peer.get(i as usize) as u32))
+    }
+
     /// Bytes of entry `i`.
     #[inline]
     pub fn bytes(&self, i: u32) -> u64 {

@@ -52,14 +52,14 @@ fn run(fabric: &LeafSpine, writes: &[(u32, u32, u64)], more: &str) -> Result<Flo
     let count = writes.len();
     let starts: Vec<u32> = (0..=ranks).map(|rank| writes.partition_point(|w| w.0 < rank) as u32).collect();
     let memory = writes.iter().map(|w| w.2).max().unwrap_or(1);
-    let zeros = Column::Same(0, count);
+    let same = |value| Column::of(std::iter::repeat_n(value, count));
     let program = Columns {
         rank_start: starts,
-        op: Column::Same(2, count),
+        op: same(2),
         peer: Column::of(writes.iter().map(|w| w.1.into())),
-        stream: zeros.clone(),
-        local: zeros.clone(),
-        remote: zeros,
+        stream: same(0),
+        local: same(0),
+        remote: same(0),
         bytes: Column::of(writes.iter().map(|w| w.2)),
         dep_start: vec![0; count + 1],
         ..Columns::default()
