@@ -55,9 +55,11 @@ impl Simulation {
                 slots.for_each(|slot| self.packets.prefetch_envelope(slot));
             }
         }
-        self.look_into_host(2, Stage::Connection);
-        self.look_into_host(1, Stage::Path);
-        self.look_into_host(0, Stage::Message);
+        if self.far_state {
+            self.look_into_host(2, Stage::Connection);
+            self.look_into_host(1, Stage::Path);
+            self.look_into_host(0, Stage::Message);
+        }
     }
 
     #[inline]
