@@ -126,7 +126,7 @@ impl Recorder {
     }
 
     /// Payload has arrived by `plane`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn placement(&mut self, now: Time, plane: PlaneId, placement: &Placement) {
         self.plane_bytes[plane.index()] += u64::from(placement.len);
         if placement.message_done

@@ -125,7 +125,7 @@ impl Windows {
     }
 
     /// Adds an event of `node`: in this window only of the open one, or before the first pops.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, time: Time, node: u32, name: u64) {
         if time.0 < self.end && self.node == node as usize {
             self.push_own(u128::from(time.0) << u64::BITS | u128::from(name));
