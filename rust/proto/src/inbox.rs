@@ -292,37 +292,22 @@ impl Inbox {
         earlier >= stream.receives.len()
     }
 
-    /// Hints the processor at a stream.
+    /// Hints the processor at the stream of a segment.
     #[inline]
-    pub fn prefetch_stream(&self, stream: StreamId) {
-        self.streams.get(stream.index()).map(prefetch).unwrap_or_default();
+    pub fn prefetch_stream(&self, segment: &Segment) {
+        let Some(stream) = self.streams.get(segment.stream.index()) else { return };
+        prefetch(stream);
+        // Its receives lie across the end of the line.
+        prefetch(&stream.pending);
     }
 
-    /// Hints the processor at the message of a segment.
+    /// Hints the processor at the message of a segment, and at the receive that it takes.
     #[inline]
     pub fn prefetch_message(&self, segment: &Segment) {
-        if let Some(stream) = self.streams.get(segment.stream.index()) {
-            let index = segment.message.wrapping_sub(stream.base) as usize;
-            stream.messages.get(index).map(prefetch).unwrap_or_default();
-        }
-    }
-
-    /// Hints the processor at the receives of the stream of a Send.
-    #[inline]
-    pub fn prefetch_receives(&self, segment: &Segment) {
-        if segment.opcode == Opcode::Send
-            && let Some(stream) = self.streams.get(segment.stream.index())
-        {
-            prefetch(&stream.receives);
-        }
-    }
-
-    /// Hints the processor at the receive that a Send takes.
-    #[inline]
-    pub fn prefetch_receive(&self, segment: &Segment) {
-        if segment.opcode == Opcode::Send
-            && let Some(stream) = self.streams.get(segment.stream.index())
-        {
+        let Some(stream) = self.streams.get(segment.stream.index()) else { return };
+        let index = segment.message.wrapping_sub(stream.base) as usize;
+        stream.messages.get(index).map(prefetch).unwrap_or_default();
+        if segment.opcode == Opcode::Send {
             let index = segment.key.wrapping_sub(stream.receive_base) as usize;
             stream.receives.get(index).map(prefetch).unwrap_or_default();
         }

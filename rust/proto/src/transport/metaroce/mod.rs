@@ -461,7 +461,7 @@ impl Transport for MetaRoce {
                     Stage::Path => {
                         self.shared.shares.prefetch(data.header.connection.index());
                         connection.ledgers.get(data.header.path as usize).map(prefetch).unwrap_or_default();
-                        connection.inbox.prefetch_stream(data.segment.stream);
+                        connection.inbox.prefetch_stream(&data.segment);
                     }
                     Stage::Message => connection.inbox.prefetch_message(&data.segment),
                 }

@@ -334,14 +334,8 @@ impl Transport for Mrc {
                 let Some(connection) = self.connections.get(data.connection.index()) else { return };
                 match stage {
                     Stage::Connection => connection.prefetch_receiver(),
-                    Stage::Path => {
-                        connection.inbox.prefetch_stream(data.segment.stream);
-                        connection.inbox.prefetch_receives(&data.segment);
-                    }
-                    Stage::Message => {
-                        connection.inbox.prefetch_message(&data.segment);
-                        connection.inbox.prefetch_receive(&data.segment);
-                    }
+                    Stage::Path => connection.inbox.prefetch_stream(&data.segment),
+                    Stage::Message => connection.inbox.prefetch_message(&data.segment),
                 }
             }
             Body::MrcSack(sack) => {

@@ -72,7 +72,7 @@ impl RoceV2 {
                 prefetch(&qp.responder);
                 prefetch(connection);
             }
-            (Stage::Path, Some(segment)) => connection.inbox.prefetch_stream(segment.stream),
+            (Stage::Path, Some(segment)) => connection.inbox.prefetch_stream(segment),
             (Stage::Message, Some(segment)) => connection.inbox.prefetch_message(segment),
             (Stage::Connection, None) => {
                 qp.prefetch_requester();
