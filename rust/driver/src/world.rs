@@ -295,7 +295,7 @@ fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
     let memory = match kept(ranks.saturating_mul(bytes)) {
-        Some(kept) => kept.renew(ranks, bytes, dtype),
+        Some(kept) => kept.renew((ranks, bytes), dtype, &data.fills),
         None => Memory::new(ranks, bytes, dtype),
     };
     let mut memory = memory.map_err(|e| {

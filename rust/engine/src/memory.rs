@@ -5,6 +5,7 @@ use std::io;
 use memmap2::MmapMut;
 
 use crate::dtype::Dtype;
+use crate::pattern::Fill;
 
 const LINE: usize = 64;
 
@@ -33,20 +34,30 @@ impl Memory {
         Ok(Memory { map, ranks, stride, bytes, dtype })
     }
 
-    /// Memory as from [`Memory::new`], in the pages of an earlier run if they are enough: the system
-    /// hands out fresh pages more slowly than a run fills them.
+    /// Memory as from [`Memory::new`], but for what `fills` are going to write, in the pages of an earlier run if they
+    /// are enough: the system hands out fresh pages more slowly than a run fills them.
     ///
     /// # Errors
     /// As [`Memory::new`].
-    pub fn renew(self, ranks: usize, bytes: usize, dtype: Dtype) -> io::Result<Memory> {
+    pub fn renew(self, (ranks, bytes): (usize, usize), dtype: Dtype, fills: &[Fill]) -> io::Result<Memory> {
         let (stride, size) = layout(ranks, bytes)?;
         if self.map.len() < size {
             drop(self);
             return Memory::new(ranks, bytes, dtype);
         }
         let mut map = self.map;
-        // Or what an earlier run left, which may be right, would hide that this one brought nothing.
-        map[..size].fill(0);
+        let range = |fill: &Fill| {
+            let start = fill.rank as usize * stride + fill.offset as usize;
+            (start, start + fill.count as usize * dtype.size())
+        };
+        let mut filled: Vec<(usize, usize)> = fills.iter().map(range).chain([(size, size)]).collect();
+        filled.sort_unstable();
+        let mut end = 0;
+        for (start, next) in filled {
+            // Or what an earlier run left, which may be right, would hide that this one brought nothing.
+            map[end.min(start)..start].fill(0);
+            end = end.max(next);
+        }
         Ok(Memory { map, ranks, stride, bytes, dtype })
     }
 
@@ -138,13 +149,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_memory_is_zero_again_and_of_the_new_shape() {
+    fn kept_memory_is_zero_where_it_is_not_filled_and_of_the_new_shape() {
         let mut memory = Memory::new(3, 100, Dtype::Int8).expect("memory");
         let capacity = memory.capacity();
         for (ranks, bytes, fits) in [(3, 100, true), (2, 160, true), (1, 1, true), (4, 129, false)] {
             (0..memory.ranks).for_each(|rank| memory.rank_mut(rank).fill(0xaa));
             memory.release();
-            memory = memory.renew(ranks, bytes, Dtype::Float32).expect("memory");
+            // In no order, and two touch.
+            let offsets: &[u64] = if bytes < 100 { &[] } else { &[40, 0, 20, 30] };
+            let fill = |&offset| Fill { rank: ranks as u32 - 1, offset, count: 10, index: 0 };
+            let fills: Vec<Fill> = offsets.iter().map(fill).collect();
+            memory = memory.renew((ranks, bytes), Dtype::Int8, &fills).expect("memory");
+            fills.iter().for_each(|f| memory.rank_mut(f.rank as usize)[f.offset as usize..][..10].fill(0));
             assert_eq!(memory.to_vec(), vec![0; ranks * bytes]);
             assert_eq!(memory.capacity() == capacity, fits, "{ranks} ranks of {bytes} bytes");
         }
