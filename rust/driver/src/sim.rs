@@ -156,7 +156,7 @@ pub(crate) struct Simulation {
     pub pause: Time,
     /// What happens in a window at one node reaches no other in it: the least delay of a link.
     pub window: u64,
-    /// Connections and routes are too many for the cache: look further ahead in the order of times.
+    /// Connections and routes are too many for the cache: what packets lead to is asked for as well.
     pub far_state: bool,
     /// Names of the next events at hosts, for that.
     pub upcoming: Upcoming,

@@ -46,8 +46,8 @@ pub enum Stage {
     Connection,
     /// Its path, and its stream or next message; or the connection whose turn it is at a port.
     Path,
-    /// The packet in flight that is acknowledged, or the message that is arriving; or the path and the stream of what
-    /// is sent.
+    /// The packet in flight that is acknowledged, or the message that is arriving and its receive; or the path and the
+    /// stream of what is sent.
     Message,
 }
 
