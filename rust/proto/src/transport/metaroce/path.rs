@@ -81,8 +81,8 @@ pub struct SendPath {
     pub state: PathState,
     /// Expiries in a row.
     pub expiries: u8,
-    /// The window has fallen in this round.
-    cut: bool,
+    /// [`CUT`] and [`HOLLOW`].
+    flags: u8,
     /// Packets that landed by reports on other paths since its own last one.
     aside: u16,
     /// Up: when its last expiry was. Down: when it is probed next.
@@ -90,6 +90,11 @@ pub struct SendPath {
 }
 
 const _: () = assert!(size_of::<SendPath>() == 64, "a path is one cache line");
+
+/// Flag of a path: the window has fallen in this round.
+const CUT: u8 = 1;
+/// Flag of a path: of packets that landed before older ones, places may be left. Without it none is looked for.
+const HOLLOW: u8 = 2;
 
 /// What an acknowledgement says about its path.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +130,7 @@ impl SendPath {
             epoch: 0,
             state: PathState::Up,
             expiries: 0,
-            cut: false,
+            flags: 0,
             aside: 0,
             moment: Time::ZERO,
         }
@@ -156,16 +161,26 @@ impl SendPath {
         let sent = flight.pop(&mut self.flight);
         self.in_flight -= sent.len;
         self.packets -= 1;
-        // Landed before: nothing but its place was left.
-        while self.flight.first != NIL && flight.get(self.flight.first).len == 0 {
-            flight.pop(&mut self.flight);
-            self.packets -= 1;
+        if self.flags & HOLLOW != 0 {
+            self.pass_hollow(flight);
         }
         sent
     }
 
+    /// Landed before: nothing but its place was left.
+    fn pass_hollow(&mut self, flight: &mut Flight) {
+        while self.flight.first != NIL && flight.get(self.flight.first).len == 0 {
+            flight.pop(&mut self.flight);
+            self.packets -= 1;
+        }
+        if self.packets == 0 {
+            self.flags &= !HOLLOW;
+        }
+    }
+
     /// A packet that is not its oldest is out of flight.
     pub fn land_behind(&mut self, flight: &mut Flight, slot: u32) -> Sent {
+        self.flags |= HOLLOW;
         let sent = flight.hollow(slot);
         self.in_flight -= sent.len;
         sent
@@ -218,7 +233,7 @@ impl SendPath {
             paths: acked.paths,
             round_over,
             // [F8.mark-trims-its-path] [I20]
-            may_cut: !self.cut,
+            may_cut: self.flags & CUT == 0,
             used: USED_SHARE * u64::from(self.in_flight + bytes) >= u64::from(self.cwnd),
         };
         let window = controller.on_ack(&mut self.congestion, self.cwnd, &signal);
@@ -231,7 +246,7 @@ impl SendPath {
     /// A packet is lost.
     pub fn on_loss(&mut self, controller: &Controller) {
         let window = controller.on_loss(self.cwnd);
-        if window < self.cwnd && !self.cut {
+        if window < self.cwnd && self.flags & CUT == 0 {
             self.start_round(true);
             self.cwnd = window;
         }
@@ -239,7 +254,7 @@ impl SendPath {
 
     const fn start_round(&mut self, cut: bool) {
         self.round_end = self.next_pps;
-        self.cut = cut;
+        self.flags = self.flags & !CUT | if cut { CUT } else { 0 };
     }
 
     /// A packet of it was acknowledged by a report on another path.
@@ -320,7 +335,14 @@ pub fn ticks(rtt: Time) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::super::connection::Resend;
+    use super::super::flight::Order;
     use super::*;
+    use crate::outbox::Piece;
     use crate::transport::cc::Place;
 
     fn path(config: &MetaRoceConfig) -> (SendPath, Controller) {
@@ -388,5 +410,39 @@ mod tests {
         assert_eq!(path.expiries, 1);
         path.on_expiry(Time(200), Time(110));
         assert_eq!(path.expiries, 2);
+    }
+
+    proptest! {
+        /// Packets leave a path in order, but for those that landed before older ones.
+        #[test]
+        fn the_oldest_packet_is_one_that_has_not_landed(steps in prop::collection::vec((0..3u8, any::<u32>()), 1..300)) {
+            let (mut path, _) = path(&MetaRoceConfig::default());
+            let (mut flight, mut order) = (Flight::new(), Order::default());
+            let mut left: VecDeque<(u32, bool)> = VecDeque::new();
+            for (step, pick) in steps {
+                let behind = left.iter().skip(1).filter(|(_, landed)| !landed).nth(pick as usize % 8).map(|&(pps, _)| pps);
+                match (step, behind) {
+                    (0, _) if !left.is_empty() => {
+                        prop_assert_eq!(path.land(&mut flight).piece.packet, left[0].0);
+                        left.pop_front();
+                        while left.pop_front_if(|(_, landed)| *landed).is_some() {}
+                    }
+                    (1, Some(pps)) => {
+                        let slot = (0..).find(|&slot| flight.get(slot).piece.packet == pps).expect("in flight");
+                        path.land_behind(&mut flight, slot);
+                        left.iter_mut().filter(|(other, _)| *other == pps).for_each(|(_, landed)| *landed = true);
+                    }
+                    _ => {
+                        let pps = path.next_pps;
+                        let what = Resend { piece: Piece { message: 0, packet: pps }, path: 0, attempts: 0 };
+                        flight.push(Sent::new(Time::ZERO, what, order.next_serial(), 1), &mut order, &mut path.flight);
+                        (path.next_pps, path.in_flight, path.packets) = (pps + 1, path.in_flight + 1, path.packets + 1);
+                        left.push_back((pps, false));
+                    }
+                }
+                prop_assert_eq!(path.oldest_pps(), left.front().map(|&(pps, _)| pps));
+                prop_assert_eq!(path.in_flight as usize, left.iter().filter(|(_, landed)| !landed).count());
+            }
+        }
     }
 }
