@@ -1,6 +1,5 @@
 //! The run where all events of a node in a window come before those of the next node: see [`crate::windows`].
 
-use metaroce_fabric::Step;
 use metaroce_proto::Stage;
 use metaroce_wire::{HostId, PlaneId, Time};
 
@@ -115,43 +114,39 @@ impl Simulation {
     /// are the chains.
     #[inline(never)]
     fn at_switch<const FAR: bool>(&mut self, switch: usize) {
-        let Schedule::ByNode(queue) = &mut self.queue else { return };
+        let Simulation { queue: Schedule::ByNode(queue), packets, fabric, part, progress, .. } = self else { return };
         let all = queue.all();
-        let whole = self.part.is_none();
-        let state = self.fabric.switch(switch);
+        let state = fabric.switch(switch);
         let mut digest = 0u64;
         for (index, &event) in all.iter().enumerate() {
-            if FAR && let Some(slot) = all.get(index + SOON).and_then(|&soon| event::arriving(parts(soon).1)) {
-                self.packets.prefetch_envelope(slot);
+            if FAR && let Some(&soon) = all.get(index + SOON) {
+                packets.prefetch_envelope(event::arrived(parts(soon).1).0);
             }
             let (now, name) = parts(event);
-            digest = digest.wrapping_add(fold(now.0, event::trace(name)));
-            let Some(slot) = event::arriving(name) else { continue };
-            let envelope = self.packets.envelope(slot);
-            let step = self.fabric.forward_at(now, &state, envelope);
-            if let (Step::Arrives(at), Schedule::ByNode(queue), true) = (step, &mut self.queue, whole) {
-                let (link, node) = (envelope.link, self.fabric.far_end(envelope.link));
-                let name = event::arrival(at, link, slot);
-                if FAR { queue.push_held(at, node, name) } else { queue.push_away(at, node, name) }
+            let (slot, trace) = event::arrived(name);
+            digest = digest.wrapping_add(fold(now.0, trace));
+            let envelope = packets.envelope(slot);
+            let Some((at, node)) = fabric.forward_at(now, &state, envelope) else {
+                packets.discard(slot);
+                continue;
+            };
+            let name = event::arrival(at, envelope.link, slot);
+            if let Some(part) = part
+                && part.takes(fabric, at, packets.get(slot))
+            {
+                packets.discard(slot);
+            } else if FAR {
+                queue.push_held(at, node, name);
             } else {
-                self.go_on(step, slot);
+                queue.push_away(at, node, name);
             }
         }
         if let Some(&last) = all.last() {
-            self.progress.note_all(parts(last).0, all.len() as u64, digest);
+            progress.note_all(parts(last).0, all.len() as u64, digest);
         }
-        if let Schedule::ByNode(queue) = &mut self.queue {
+        if FAR {
             queue.release();
-            queue.take_back(all);
         }
-    }
-
-    /// The same for a packet that is dropped or arrives in another part.
-    #[cold]
-    fn go_on(&mut self, step: Step, slot: u32) {
-        match step {
-            Step::Arrives(at) => self.hand_over(at, slot),
-            Step::Dropped(_) => self.packets.discard(slot),
-        }
+        queue.take_back(all);
     }
 }

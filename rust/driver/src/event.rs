@@ -71,6 +71,13 @@ pub fn arriving(name: u64) -> Option<u32> {
     (name < OTHERS).then_some(name as u32 & ((1 << SLOT_BITS) - 1))
 }
 
+/// The slot of a packet whose arrival `name` is known to be, and what the digest takes of it.
+#[inline]
+pub fn arrived(name: u64) -> (u32, u64) {
+    debug_assert!(name < OTHERS, "no arrival: {name:x}");
+    (name as u32 & ((1 << SLOT_BITS) - 1), name >> SLOT_BITS)
+}
+
 /// What `name`, no arrival, is.
 #[inline]
 pub fn kind(name: u64) -> (Kind, u32) {

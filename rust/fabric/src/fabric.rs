@@ -214,7 +214,8 @@ impl Fabric {
     pub fn inject_into(&mut self, now: Time, link: u32, packet: &mut Envelope) -> Step {
         self.counters.injected += 1;
         packet.link = link;
-        self.cross(now, packet, true)
+        let step = self.cross(now, packet, true);
+        self.look_on(step, packet)
     }
 
     /// The packet has reached the switch at the end of `packet.link`.
@@ -224,7 +225,8 @@ impl Fabric {
             return self.forward_otherwise(now, packet);
         }
         packet.link = packet.next - 1;
-        self.cross(now, packet, false)
+        let step = self.cross(now, packet, false);
+        self.look_on(step, packet)
     }
 
     /// ECMP has no port for the packet, or none that it would choose alone.
@@ -234,7 +236,17 @@ impl Fabric {
             return self.drop(Drop::NoRoute);
         };
         packet.link = link;
-        self.cross(now, packet, false)
+        let step = self.cross(now, packet, false);
+        self.look_on(step, packet)
+    }
+
+    /// Lets a packet that has been sent look ahead, if packets do.
+    #[inline(always)]
+    fn look_on(&self, step: Step, packet: &mut Envelope) -> Step {
+        if self.looks_ahead && matches!(step, Step::Arrives(_)) {
+            self.foresee(packet, self.far_end(packet.link));
+        }
+        step
     }
 
     /// Notes what comes after the link that `packet` has been queued for, which leads to node `end`. Known before
@@ -415,20 +427,16 @@ impl Fabric {
         if self.switching.control_priority && (packet.class == Class::Control || packet.trimmed) {
             return self.cross_first(now, packet, first);
         }
-        let port = &mut self.ports[packet.link as usize];
-        let end = port.end;
-        match port.transmit(&mut self.sides, now, packet) {
-            Ok(arrival) => self.sent(arrival, packet, end, first),
+        match self.ports[packet.link as usize].transmit(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, first),
             Err(refusal) => self.refused(now, packet, refusal),
         }
     }
 
     #[inline(never)]
     fn cross_first(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
-        let port = &mut self.ports[packet.link as usize];
-        let end = port.end;
-        match port.transmit_first(&mut self.sides, now, packet) {
-            Ok(arrival) => self.sent(arrival, packet, end, first),
+        match self.ports[packet.link as usize].transmit_first(&mut self.sides, now, packet) {
+            Ok(arrival) => self.sent(arrival, packet, first),
             Err(Refusal::Full) => self.drop(Drop::Queue),
             Err(Refusal::Down) => self.drop(Drop::LinkDown),
         }
@@ -444,10 +452,7 @@ impl Fabric {
     }
 
     #[inline(always)]
-    fn sent(&mut self, arrival: Time, packet: &mut Envelope, end: u32, first: bool) -> Step {
-        if self.looks_ahead {
-            self.foresee(packet, end);
-        }
+    fn sent(&mut self, arrival: Time, packet: &Envelope, first: bool) -> Step {
         if self.is_lost(packet, first) { self.drop(Drop::Loss) } else { Step::Arrives(arrival) }
     }
 
@@ -466,7 +471,6 @@ impl Fabric {
     /// A data packet finds a switch's queue full: its headers go on if there is room for them.
     fn trim(&mut self, now: Time, packet: &mut Envelope) -> Step {
         let port = &mut self.ports[packet.link as usize];
-        let end = port.end;
         let whole = !packet.trimmed;
         packet.trimmed = true;
         packet.len = packet.len.min(lengths::TRIMMED);
@@ -477,7 +481,7 @@ impl Fabric {
         match sent {
             Ok(arrival) => {
                 self.counters.trimmed += u64::from(whole);
-                self.sent(arrival, packet, end, false)
+                self.sent(arrival, packet, false)
             }
             Err(_) => self.drop(Drop::Queue),
         }

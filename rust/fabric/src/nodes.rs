@@ -39,15 +39,19 @@ impl Fabric {
         self.switches[switch]
     }
 
-    /// The packet has reached `switch`.
-    #[inline]
-    pub fn forward_at(&mut self, now: Time, switch: &SwitchState, packet: &mut Envelope) -> Step {
-        match self.route_at(switch, packet) {
+    /// The packet has reached `switch`. When and at which node it arrives next, if it is not dropped.
+    #[inline(always)]
+    pub fn forward_at(&mut self, now: Time, switch: &SwitchState, packet: &mut Envelope) -> Option<(Time, u32)> {
+        let step = match self.route_at(switch, packet) {
             Some(link) => {
                 packet.link = link;
                 self.cross(now, packet, false)
             }
             None => self.forward_otherwise(now, packet),
+        };
+        match step {
+            Step::Arrives(at) => Some((at, self.far_end(packet.link))),
+            Step::Dropped(_) => None,
         }
     }
 }
