@@ -34,6 +34,8 @@ impl MetaRoce {
         if connection.failed {
             return;
         }
+        // The other packet that it tells of, most likely: its turn comes when that of the path's own is over.
+        connection.order.prefetch_sent(ack.serial.wrapping_sub(1), &shared.flight);
         let before = connection.in_flight;
         let mut nearer = false;
         // [I27]

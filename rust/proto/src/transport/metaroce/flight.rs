@@ -139,6 +139,12 @@ impl Order {
         (from..self.len).find_map(|position| Some((position, self.slot(self.base.wrapping_add(position))?)))
     }
 
+    /// Hints the processor at a packet, if it is in flight.
+    #[inline]
+    pub fn prefetch_sent(&self, serial: u32, flight: &Flight) {
+        self.slots.get(self.place(serial)).map(|&slot| flight.prefetch(slot)).unwrap_or_default();
+    }
+
     /// Hints the processor at the entry of a packet.
     #[inline]
     pub fn prefetch(&self, serial: u32) {

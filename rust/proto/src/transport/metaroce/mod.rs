@@ -475,12 +475,7 @@ impl Transport for MetaRoce {
                         connection.order.prefetch(ack.serial);
                         connection.outbox.prefetch_oldest();
                     }
-                    (Stage::Message, Some(path)) => {
-                        self.shared.flight.prefetch(path.flight.first);
-                        if let Some(slot) = connection.order.slot(ack.serial) {
-                            self.shared.flight.prefetch(slot);
-                        }
-                    }
+                    (Stage::Message, Some(path)) => self.shared.flight.prefetch(path.flight.first),
                     _ => {}
                 }
             }
