@@ -57,12 +57,17 @@ impl Simulation {
     }
 
     /// Enters the calls that the fabric asks for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn follow(&mut self, now: Time) {
         while let Some((at, call)) = self.fabric.next_call() {
-            let node = if let Call::Dequeue(link) = call { self.fabric.near_end(link) } else { ANY };
-            self.queue.push(at.max(now), node, name(call));
+            self.enter(at.max(now), call);
         }
+    }
+
+    #[inline(never)]
+    fn enter(&mut self, at: Time, call: Call) {
+        let node = if let Call::Dequeue(link) = call { self.fabric.near_end(link) } else { ANY };
+        self.queue.push(at, node, name(call));
     }
 
     /// A pause frame acts, or (`None`) a dead link forgets its pause.

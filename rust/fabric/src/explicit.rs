@@ -249,15 +249,17 @@ impl Fabric {
             return self.ends(Drop::NoRoute);
         };
         packet.link = link;
-        self.foresee(packet, self.ports[link as usize].end);
+        if self.looks_ahead {
+            self.foresee(packet, self.ports[link as usize].end);
+        }
         let class = self.queues.class(packet);
         let ahead = self.queues.ahead(link as usize, now, class);
         let (serialisation, admitted) = self.ports[link as usize].admit(&mut self.sides, ahead, packet);
         let arrival = Arrival { from, slot, class, serialisation, len: packet.len };
-        match admitted {
+        // Buffer and headroom bound a lossless class.
+        let bounded = admitted == Err(Refusal::Full) && class == DATA && self.flow.is_on();
+        match if bounded { Ok(()) } else { admitted } {
             Ok(()) => self.place(now, packet, arrival),
-            // Buffer and headroom bound a lossless class.
-            Err(Refusal::Full) if class == DATA && self.flow.is_on() => self.place(now, packet, arrival),
             Err(Refusal::Full) if self.switching.trim && packet.class == Class::Data => {
                 self.trim_explicit(now, packet, arrival)
             }
@@ -270,7 +272,7 @@ impl Fabric {
     }
 
     /// Sends an admitted packet, or lets it wait.
-    #[inline]
+    #[inline(always)]
     fn place(&mut self, now: Time, packet: &mut Envelope, arrival: Arrival) -> Admission {
         let link = packet.link as usize;
         let port = &self.queues.ports[link];
@@ -298,7 +300,7 @@ impl Fabric {
         if lost { self.ends(Drop::Loss) } else { Admission::Waits }
     }
 
-    #[inline]
+    #[inline(always)]
     fn wait(&mut self, now: Time, link: usize, arrival: Arrival) {
         let port = &mut self.ports[link];
         port.max_backlog = port.max_backlog.max(self.queues.ahead(link, now, DATA));
