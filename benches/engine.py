@@ -150,18 +150,18 @@ def main() -> None:
 def in_turn(works: Sequence[str], runs: int) -> dict[str, dict[str, Any]]:
     """The fastest of so many runs of each work, and the median of their speeds."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in works}
-    beside: dict[str, list[float]] = {name: [] for name in works}
+    beside: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
         yardstick = Yardstick(YARDSTICK, Path(scratch))
         for name in works:
             (Path(scratch) / name).mkdir()
             compile_into(WORKS[name][0](), Path(scratch) / name)
         for _ in range(runs):
+            beside.append(yardstick.speeds()[0])
             for name in works:
-                beside[name].append(yardstick.speeds()[0])
                 found[name].append(_measure(Path(scratch) / name))
                 print(f"{name}: {found[name][-1]['seconds']:.2f} s", file=sys.stderr)
-    return {name: _row(name, found[name], max(beside[name])) for name in works}
+    return {name: _row(name, found[name], max(beside)) for name in works}
 
 
 def against_yardstick(program: Path, pairs: int) -> dict[str, Any]:

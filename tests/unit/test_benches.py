@@ -40,6 +40,16 @@ def test_data_link_hops_without_loss_are_the_published_ones(bench, name):
     assert int((packets * hops).sum()) == published
 
 
+def test_a_work_is_as_fast_as_its_fastest_run(bench):
+    def found(seconds):
+        counters = {"link_hops": 1200, "data_link_hops": 1_802_196, "events": 1500}
+        return {"counters": counters, "seconds": seconds, "peak_rss_mib": seconds}
+
+    row = bench("engine")._row("P128-100", [found(4.0), found(2.0), found(3.0)], 1200)
+    fastest, middle = row["link_hops_per_s"], row["median_link_hops_per_s"]
+    assert (fastest, middle, row["ratio"], row["peak_rss_mib"]) == (600, 400, 0.5, 4.0)
+
+
 def test_the_ratio_of_payload_is_of_the_same_run(bench, monkeypatch):
     payload = bench("payload")
     monkeypatch.setitem(payload.WORKS, "small", lambda: mr.Collective(kind="all_reduce", size="64KiB"))

@@ -68,7 +68,7 @@ pub fn other(kind: Kind, index: u32) -> u64 {
 /// The slot of a packet whose arrival `name` is.
 #[inline]
 pub fn arriving(name: u64) -> Option<u32> {
-    (name < OTHERS).then_some(name as u32 & ((1 << SLOT_BITS) - 1))
+    (name < OTHERS).then(|| arrived(name).0)
 }
 
 /// The slot of a packet whose arrival `name` is known to be, and what the digest takes of it.
@@ -87,7 +87,7 @@ pub fn kind(name: u64) -> (Kind, u32) {
 /// What the digest takes of a name: everything but the slot of a packet, which is no part of the model.
 #[inline]
 pub fn trace(name: u64) -> u64 {
-    if name < OTHERS { name >> SLOT_BITS } else { name }
+    if name < OTHERS { arrived(name).1 } else { name }
 }
 
 #[cfg(test)]

@@ -249,9 +249,7 @@ impl Fabric {
             return self.ends(Drop::NoRoute);
         };
         packet.link = link;
-        if self.looks_ahead {
-            self.foresee(packet, self.ports[link as usize].end);
-        }
+        self.foresee(packet);
         let class = self.queues.class(packet);
         let ahead = self.queues.ahead(link as usize, now, class);
         let (serialisation, admitted) = self.ports[link as usize].admit(&mut self.sides, ahead, packet);

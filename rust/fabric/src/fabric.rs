@@ -214,8 +214,7 @@ impl Fabric {
     pub fn inject_into(&mut self, now: Time, link: u32, packet: &mut Envelope) -> Step {
         self.counters.injected += 1;
         packet.link = link;
-        let step = self.cross(now, packet, true);
-        self.look_on(step, packet)
+        self.cross_seeing(now, packet, true)
     }
 
     /// The packet has reached the switch at the end of `packet.link`.
@@ -225,8 +224,7 @@ impl Fabric {
             return self.forward_otherwise(now, packet);
         }
         packet.link = packet.next - 1;
-        let step = self.cross(now, packet, false);
-        self.look_on(step, packet)
+        self.cross_seeing(now, packet, false)
     }
 
     /// ECMP has no port for the packet, or none that it would choose alone.
@@ -236,23 +234,27 @@ impl Fabric {
             return self.drop(Drop::NoRoute);
         };
         packet.link = link;
-        let step = self.cross(now, packet, false);
-        self.look_on(step, packet)
+        self.cross_seeing(now, packet, false)
     }
 
-    /// Lets a packet that has been sent look ahead, if packets do.
+    /// The same as [`Fabric::cross`], and the packet looks ahead if packets do.
     #[inline(always)]
-    fn look_on(&self, step: Step, packet: &mut Envelope) -> Step {
-        if self.looks_ahead && matches!(step, Step::Arrives(_)) {
-            self.foresee(packet, self.far_end(packet.link));
+    fn cross_seeing(&mut self, now: Time, packet: &mut Envelope, first: bool) -> Step {
+        let step = self.cross(now, packet, first);
+        if matches!(step, Step::Arrives(_)) {
+            self.foresee(packet);
         }
         step
     }
 
-    /// Notes what comes after the link that `packet` has been queued for, which leads to node `end`. Known before
+    /// Notes what comes after the link that `packet` has been queued for, if packets look ahead. Known before
     /// anything waits for it, so that the memory it is read from is not waited for either.
     #[inline]
-    pub(crate) fn foresee(&self, packet: &mut Envelope, end: u32) {
+    pub(crate) fn foresee(&self, packet: &mut Envelope) {
+        if !self.looks_ahead {
+            return;
+        }
+        let end = self.far_end(packet.link);
         packet.next = match end < self.hosts {
             true => DELIVER,
             false => self.route_from(end, packet).map_or(OPEN, |link| link + 1),
@@ -506,7 +508,7 @@ impl Fabric {
         if !self.is_up(packet.link) {
             packet.next = NOWHERE;
         } else if packet.next != NOWHERE {
-            self.foresee(packet, self.ends[packet.link as usize]);
+            self.foresee(packet);
         }
     }
 
