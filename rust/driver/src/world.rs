@@ -295,7 +295,7 @@ fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     let (dtype, ranks) = (payload.dtype()?, spec.hosts_of_ranks.len());
     let bytes = spec.memory_bytes as usize;
     let memory = match kept(ranks.saturating_mul(bytes)) {
-        Some(kept) => kept.renew((ranks, bytes), dtype, &data.fills),
+        Some(kept) => kept.renew(ranks, bytes, dtype),
         None => Memory::new(ranks, bytes, dtype),
     };
     let mut memory = memory.map_err(|e| {
@@ -307,7 +307,7 @@ fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
     })?;
     if let Some(initial) = data.memory {
         for rank in 0..ranks {
-            memory.rank_mut(rank).copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
+            memory.write(rank, 0, bytes).copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
         }
     }
     Ok(Some(Verify {

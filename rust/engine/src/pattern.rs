@@ -97,7 +97,8 @@ impl Pattern {
     pub fn fill(&self, memory: &mut Memory, fills: &[Fill]) {
         for fill in fills {
             let table = self.encoded(fill.rank);
-            let bytes = &mut memory.rank_mut(fill.rank as usize)[fill.offset as usize..];
+            let len = fill.count as usize * self.dtype.size();
+            let bytes = memory.write(fill.rank as usize, fill.offset, len);
             match self.dtype.size() {
                 1 => self.write::<1>(bytes, fill, &table),
                 2 => self.write::<2>(bytes, fill, &table),
@@ -110,7 +111,7 @@ impl Pattern {
     fn write<const N: usize>(&self, bytes: &mut [u8], fill: &Fill, table: &[[u8; 8]]) {
         let (elements, _) = bytes.as_chunks_mut::<N>();
         let block = self.block::<N>(table, fill.index as usize, fill.count as usize);
-        for part in elements[..fill.count as usize].chunks_mut(PERIOD) {
+        for part in elements.chunks_mut(PERIOD) {
             part.copy_from_slice(&block[..part.len()]);
         }
     }
@@ -123,7 +124,7 @@ impl Pattern {
     }
 
     /// Compares bit for bit. Answers (wrong elements, elements compared).
-    pub fn check(&self, memory: &Memory, expects: &[Expect]) -> (u64, u64) {
+    pub fn check(&self, memory: &mut Memory, expects: &[Expect]) -> (u64, u64) {
         let (mut wrong, mut checked) = (0, 0);
         for expect in expects {
             let own;
@@ -133,7 +134,8 @@ impl Pattern {
                 own = self.encoded(expect.from);
                 &own
             };
-            let bytes = &memory.rank(expect.rank as usize)[expect.offset as usize..];
+            let len = expect.count as usize * self.dtype.size();
+            let bytes = memory.read(expect.rank as usize, expect.offset, len);
             wrong += match self.dtype.size() {
                 1 => self.differ::<1>(bytes, expect, table),
                 2 => self.differ::<2>(bytes, expect, table),
@@ -148,7 +150,7 @@ impl Pattern {
     fn differ<const N: usize>(&self, bytes: &[u8], expect: &Expect, table: &[[u8; 8]]) -> u64 {
         let (elements, _) = bytes.as_chunks::<N>();
         let block = self.block::<N>(table, expect.index as usize, expect.count as usize);
-        let parts = elements[..expect.count as usize].chunks(PERIOD);
+        let parts = elements.chunks(PERIOD);
         let wrong = |part: &[[u8; N]]| {
             let right = &block[..part.len()];
             if part == right { 0 } else { part.iter().zip(right).filter(|(a, b)| a != b).count() as u64 }
@@ -172,15 +174,16 @@ mod tests {
         for (name, dtype) in Dtype::NAMES {
             for ranks in [2, 7, 64, 85, 86, 200, 300, 1000] {
                 let pattern = Pattern::new(dtype, ranks);
-                let mut memory = Memory::new(ranks as usize + 1, 64 * dtype.size(), dtype).expect("memory");
+                let len = 64 * dtype.size();
+                let mut memory = Memory::new(ranks as usize + 1, len, dtype).expect("memory");
                 let all = |rank| Fill { rank, offset: 0, count: 64, index: 1_000_003 };
                 pattern.fill(&mut memory, &(0..ranks).map(all).collect::<Vec<_>>());
                 for order in [(0..ranks).collect::<Vec<_>>(), (0..ranks).rev().collect()] {
-                    let mut sum = vec![0; 64 * dtype.size()];
-                    order.iter().for_each(|&r| dtype.add(&mut sum, memory.rank(r as usize)));
-                    memory.rank_mut(ranks as usize).copy_from_slice(&sum);
+                    let mut sum = vec![0; len];
+                    order.iter().for_each(|&r| dtype.add(&mut sum, memory.read(r as usize, 0, len)));
+                    memory.write(ranks as usize, 0, len).copy_from_slice(&sum);
                     let expect = Expect { rank: ranks, offset: 0, count: 64, from: ALL_RANKS, index: 1_000_003 };
-                    assert_eq!(pattern.check(&memory, &[expect]), (0, 64), "{name}, {ranks} ranks");
+                    assert_eq!(pattern.check(&mut memory, &[expect]), (0, 64), "{name}, {ranks} ranks");
                 }
             }
         }
@@ -192,9 +195,9 @@ mod tests {
         let mut memory = Memory::new(8, 4000, Dtype::Float32).expect("memory");
         pattern.fill(&mut memory, &[Fill { rank: 3, offset: 0, count: 1000, index: 0 }]);
         let expect = |index| Expect { rank: 3, offset: 0, count: 1000, from: 3, index };
-        assert_eq!(pattern.check(&memory, &[expect(0)]).0, 0);
-        assert!(pattern.check(&memory, &[expect(1)]).0 > 900);
+        assert_eq!(pattern.check(&mut memory, &[expect(0)]).0, 0);
+        assert!(pattern.check(&mut memory, &[expect(1)]).0 > 900);
         memory.flip(3, 1234);
-        assert_eq!(pattern.check(&memory, &[expect(0)]).0, 1);
+        assert_eq!(pattern.check(&mut memory, &[expect(0)]).0, 1);
     }
 }

@@ -150,9 +150,7 @@ impl Rehearsal {
 
     /// Runs once with the delays of `seed`; `None` if `interrupted` says so.
     pub fn run(&mut self, seed: u64, interrupted: &mut dyn FnMut() -> bool) -> Option<Verdict> {
-        for rank in 0..self.plan.ranks() {
-            self.memory.rank_mut(rank).fill(0);
-        }
+        self.memory.clear();
         self.pattern.fill(&mut self.memory, &self.fills);
         let mut run = Run::new(self, seed);
         run.begin();
@@ -169,7 +167,7 @@ impl Rehearsal {
             (None, 0) => (Ending::Done, String::new()),
             (None, _) => (Ending::Stalled, run.reason()),
         };
-        let check = self.pattern.check(&self.memory, &self.expects);
+        let check = self.pattern.check(&mut self.memory, &self.expects);
         Some(Verdict { ending, check, rnr, early_bytes, time: now, reason })
     }
 }
@@ -299,7 +297,7 @@ impl<'a> Run<'a> {
         let early = if self.random.coin() { 0..half } else { half..len };
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        bytes.extend_from_slice(&self.of.memory.rank(rank)[wqe.local as usize..][early.clone()]);
+        bytes.extend_from_slice(self.of.memory.read(rank, wqe.local + early.start as u64, early.len()));
         let id = self.of.flow_of[entry as usize];
         let arrives = self.now.saturating_add(Time(self.random.time())).max(self.flows[id as usize].last_arrival);
         let flow = &mut self.flows[id as usize];
@@ -356,7 +354,7 @@ impl<'a> Run<'a> {
         let wqe = self.of.plan.program().wqe(message.entry as usize);
         let (from, (early, bytes)) = ((source as usize, wqe.local), &message.early);
         self.of.memory.place(from, (target as usize, at), wqe.bytes as usize);
-        let there = &mut self.of.memory.rank_mut(target as usize)[at as usize..][*early..][..bytes.len()];
+        let there = self.of.memory.write(target as usize, at + *early as u64, bytes.len());
         there.copy_from_slice(bytes);
     }
 
