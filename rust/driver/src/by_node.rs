@@ -6,7 +6,7 @@ use metaroce_wire::{HostId, PlaneId, Time};
 use crate::event;
 use crate::sim::{BETWEEN_SIGNALS, Simulation, fold};
 use crate::spec::DriverError;
-use crate::windows::{AHEAD, Schedule, parts};
+use crate::windows::{AHEAD, Schedule};
 
 /// Events of a switch that are asked for again: of many, the first ones have pushed the last ones out of the nearest cache.
 /// Ours.
@@ -17,7 +17,7 @@ impl Simulation {
     pub(crate) fn proceed_by_node(&mut self, interrupted: &mut dyn FnMut() -> bool) -> Result<(), DriverError> {
         let mut asked = self.progress.events;
         while let Schedule::ByNode(queue) = &mut self.queue
-            && let Some(node) = queue.turn(self.pause)
+            && let Some(node) = queue.turn(self.pause, |slot| self.packets.get(slot).0.link)
         {
             self.look_at_next();
             match node.checked_sub(self.endpoints.len()) {
@@ -41,7 +41,7 @@ impl Simulation {
     fn look_at_next(&self) {
         let Schedule::ByNode(queue) = &self.queue else { return };
         if let Some((node, names)) = queue.at(AHEAD) {
-            let slots = names.filter_map(event::arriving);
+            let slots = names.filter_map(|name| event::from_short(name).ok());
             if let Some(endpoint) = self.endpoints.get(node) {
                 endpoint.prefetch_self();
                 self.fabric.prefetch_host(HostId(node as u32));
@@ -73,7 +73,8 @@ impl Simulation {
             && let Some(endpoint) = self.endpoints.get(node)
         {
             endpoint.prefetch_port(PlaneId(0), stage);
-            names.filter_map(event::arriving).for_each(|slot| endpoint.prefetch(self.packets.get(slot).1, stage));
+            let slots = names.filter_map(|name| event::from_short(name).ok());
+            slots.for_each(|slot| endpoint.prefetch(self.packets.get(slot).1, stage));
         }
     }
 
@@ -88,12 +89,13 @@ impl Simulation {
     #[inline(never)]
     fn at_host(&mut self, host: usize) {
         while let Some((now, name)) = self.pop() {
-            if let Some(slot) = event::arriving(name) {
-                self.progress.note(now, name);
-                self.fabric.deliver();
-                self.deliver(now, HostId(host as u32), slot);
-            } else {
-                self.happen(now, name);
+            match event::from_short(name) {
+                Ok(slot) => {
+                    self.note_arrival(now, slot);
+                    self.fabric.deliver();
+                    self.deliver(now, HostId(host as u32), slot);
+                }
+                Err(name) => self.happen(now, name),
             }
         }
     }
@@ -101,13 +103,20 @@ impl Simulation {
     #[inline(never)]
     fn at_explicit_switch(&mut self) {
         while let Some((now, name)) = self.pop() {
-            if let Some(slot) = event::arriving(name) {
-                self.progress.note(now, name);
-                self.enqueue(now, slot);
-            } else {
-                self.happen(now, name);
+            match event::from_short(name) {
+                Ok(slot) => {
+                    self.note_arrival(now, slot);
+                    self.enqueue(now, slot);
+                }
+                Err(name) => self.happen(now, name),
             }
         }
+    }
+
+    #[inline]
+    fn note_arrival(&mut self, now: Time, slot: u32) {
+        let link = self.packets.get(slot).0.link;
+        self.progress.note(now, event::arrival(now, link, slot));
     }
 
     /// Every event is an arrival, and none sets off another one here. `FAR`: the state is too much for the cache, and so
@@ -120,12 +129,11 @@ impl Simulation {
         let mut digest = 0u64;
         for (index, &event) in all.iter().enumerate() {
             if FAR && let Some(&soon) = all.get(index + SOON) {
-                packets.prefetch_envelope(event::arrived(parts(soon).1).0);
+                packets.prefetch_envelope(event::slot(soon));
             }
-            let (now, name) = parts(event);
-            let (slot, trace) = event::arrived(name);
-            digest = digest.wrapping_add(fold(now.0, trace));
+            let (now, slot) = (queue.time_of(event), event::slot(event));
             let envelope = packets.envelope(slot);
+            digest = digest.wrapping_add(fold(now.0, event::order(now, envelope.link).into()));
             let Some((at, node)) = fabric.forward_at(now, &state, envelope) else {
                 packets.discard(slot);
                 continue;
@@ -142,7 +150,7 @@ impl Simulation {
             }
         }
         if let Some(&last) = all.last() {
-            progress.note_all(parts(last).0, all.len() as u64, digest);
+            progress.note_all(queue.time_of(last), all.len() as u64, digest);
         }
         if FAR {
             queue.release();

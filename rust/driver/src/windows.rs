@@ -10,23 +10,26 @@ use std::collections::BinaryHeap;
 
 use metaroce_wire::{Time, prefetch};
 
+use crate::event::{self, SHORT_BITS};
 use crate::queue::EventQueue;
 
 /// Windows of the ring; what is due later waits in a heap. Ours: 32 us where links take one, more than a full queue.
 const RING: usize = 32;
-const CHUNK: usize = 7;
+const CHUNK: usize = 14;
 /// Nodes whose events are taken out ahead. Ours: what they touch is asked for in so many steps.
 pub(crate) const AHEAD: usize = 3;
 /// Events on their way into chains at one time. Ours.
 const HELD: usize = 8;
 const NIL: u32 = u32::MAX;
+/// The name of an event.
+const SHORT: u64 = (1 << SHORT_BITS) - 1;
 /// Nothing held.
-const NONE: (u32, u32, u128) = (0, NIL, 0);
+const NONE: (u32, u32, u64) = (0, NIL, 0);
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Chunk {
-    events: [u128; CHUNK],
+    events: [u64; CHUNK],
     len: u32,
     /// The next one, and those behind it, so that they can be asked for before it is here.
     next: [u32; 3],
@@ -37,21 +40,21 @@ const SLOTS: usize = 64;
 const FEW: usize = 16;
 const MANY: usize = 8 * SLOTS;
 
-/// Pending events, times above names.
+/// Pending events: their time in the window above their [`event::short`] name.
 #[derive(Debug)]
 pub struct Windows {
     /// Events of the open node, and the first of them that has not popped.
-    due: Vec<u128>,
+    due: Vec<u64>,
     next: usize,
     /// Those that it has added itself, the first one last.
-    own: Vec<u128>,
+    own: Vec<u64>,
     node: usize,
     /// When the window begins, and when it is over or no more is to pop; its length, and 2^64 ÷ that, rounded up.
     start: u64,
     end: u64,
     width: u64,
     inverse: u64,
-    /// A time in the window is in slot time ÷ 2^`slot_shift`.
+    /// An event of the window is in slot event ÷ 2^`slot_shift`.
     slot_shift: u32,
     /// Place of the window in the ring.
     place: usize,
@@ -68,9 +71,9 @@ pub struct Windows {
     ahead: [usize; AHEAD],
     /// The nodes below have been seen in this window.
     seen: usize,
-    taken: [Vec<u128>; AHEAD],
+    taken: [Vec<u64>; AHEAD],
     /// Places, nodes and events of the last ones that were pushed to be held.
-    held: [(u32, u32, u128); HELD],
+    held: [(u32, u32, u64); HELD],
     first_held: usize,
     /// Times and names above nodes.
     far: BinaryHeap<Reverse<(u128, u32)>>,
@@ -78,20 +81,8 @@ pub struct Windows {
     is_cut: bool,
 }
 
-/// Longest window: beyond, the division of a time in the ring by multiplication would not be exact.
-pub(crate) const MAX_WIDTH: Time = Time(1 << 29);
-
-/// The time of an event.
-#[inline]
-const fn time_of(event: u128) -> u64 {
-    (event >> u64::BITS) as u64
-}
-
-/// Time and name of an event.
-#[inline]
-pub(crate) const fn parts(event: u128) -> (Time, u64) {
-    (Time(time_of(event)), event as u64)
-}
+/// Longest window: a time in it fits above a short name.
+pub(crate) const MAX_WIDTH: Time = Time(1 << (u64::BITS - SHORT_BITS));
 
 impl Windows {
     /// An empty queue of so many nodes with windows `width` long, from 2 ps to [`MAX_WIDTH`].
@@ -106,7 +97,7 @@ impl Windows {
             end: 0,
             width: width.0,
             inverse: u64::MAX / width.0 + 1,
-            slot_shift: (width.0.ilog2() + 1).saturating_sub(SLOTS.ilog2()),
+            slot_shift: SHORT_BITS + (width.0.ilog2() + 1).saturating_sub(SLOTS.ilog2()),
             place: 0,
             nodes,
             heads: vec![NIL; RING * nodes].into(),
@@ -124,11 +115,12 @@ impl Windows {
         }
     }
 
-    /// Adds an event of `node`: in this window only of the open one, or before the first pops.
+    /// Adds an event of `node`: in this window only of the open one, and no arrival, or before the first pops.
     #[inline(always)]
     pub fn push(&mut self, time: Time, node: u32, name: u64) {
         if time.0 < self.end && self.node == node as usize {
-            self.push_own(u128::from(time.0) << u64::BITS | u128::from(name));
+            debug_assert!(event::arriving(name).is_none(), "what arrives comes from another node");
+            self.push_own((time.0 - self.start) << SHORT_BITS | event::short(name));
         } else {
             self.push_away(time, node, name);
         }
@@ -137,37 +129,29 @@ impl Windows {
     /// The same where it is of another window.
     #[inline]
     pub fn push_away(&mut self, time: Time, node: u32, name: u64) {
-        let event = u128::from(time.0) << u64::BITS | u128::from(name);
-        let from_now = time.0 - self.start;
-        if from_now < RING as u64 * self.width {
-            self.put(self.place_in(from_now), node as usize, event);
-        } else {
-            self.push_far(event, node);
+        match self.near(time, name) {
+            Some((place, event)) => self.put(place, node as usize, event),
+            None => self.push_far(time, node, name),
         }
     }
 
     #[inline]
-    fn push_own(&mut self, event: u128) {
+    fn push_own(&mut self, event: u64) {
         let later = self.own.iter().rposition(|&other| other > event);
         self.own.insert(later.map_or(0, |at| at + 1), event);
     }
 
     #[cold]
     #[inline(never)]
-    fn push_far(&mut self, event: u128, node: u32) {
-        self.far.push(Reverse((event, node)));
+    fn push_far(&mut self, time: Time, node: u32, name: u64) {
+        self.far.push(Reverse((u128::from(time.0) << u64::BITS | u128::from(name), node)));
     }
 
     /// The same, but into its chain only after [`HELD`] others, or when all are released: where that ends is not in the
     /// cache before it is asked for.
     #[inline]
     pub fn push_held(&mut self, time: Time, node: u32, name: u64) {
-        let event = u128::from(time.0) << u64::BITS | u128::from(name);
-        let from_now = time.0 - self.start;
-        if from_now >= RING as u64 * self.width {
-            return self.push_far(event, node);
-        }
-        let place = self.place_in(from_now);
+        let Some((place, event)) = self.near(time, name) else { return self.push_far(time, node, name) };
         self.prefetch(self.heads[place * self.nodes + node as usize]);
         self.first_held = (self.first_held + 1) % HELD;
         let held = std::mem::replace(&mut self.held[self.first_held], (place as u32, node, event));
@@ -184,20 +168,23 @@ impl Windows {
     }
 
     #[inline]
-    fn put_held(&mut self, (place, node, event): (u32, u32, u128)) {
+    fn put_held(&mut self, (place, node, event): (u32, u32, u64)) {
         if node != NIL {
             self.put(place as usize, node as usize, event);
         }
     }
 
-    /// The place of what is due so long after the window has begun.
+    /// The place of what the ring takes, and what to keep there.
     #[inline]
-    fn place_in(&self, from_now: u64) -> usize {
-        (self.place + self.windows_in(from_now)) % RING
+    fn near(&self, time: Time, name: u64) -> Option<(usize, u64)> {
+        let from_now = time.0 - self.start;
+        let windows = self.windows_in(from_now);
+        let in_window = from_now.wrapping_sub(windows as u64 * self.width);
+        (windows < RING).then(|| ((self.place + windows) % RING, in_window << SHORT_BITS | event::short(name)))
     }
 
     #[inline]
-    fn put(&mut self, place: usize, node: usize, event: u128) {
+    fn put(&mut self, place: usize, node: usize, event: u64) {
         let head = self.heads[place * self.nodes + node];
         if let Some(chunk) = self.chunks.get_mut(head as usize)
             && let Some(free) = chunk.events.get_mut(chunk.len as usize)
@@ -216,7 +203,7 @@ impl Windows {
     }
 
     #[inline(never)]
-    fn put_in_new(&mut self, place: usize, node: usize, event: u128) {
+    fn put_in_new(&mut self, place: usize, node: usize, event: u64) {
         let head = &mut self.heads[place * self.nodes + node];
         if *head == NIL {
             self.occupied[place * self.nodes.div_ceil(64) + node / 64] |= 1 << (node % 64);
@@ -243,22 +230,31 @@ impl Windows {
     }
 
     /// Opens the next node that has events, of this window or of the next one that has any and begins by `last`, the
-    /// last instant that may pop from now on. Answers which.
-    pub fn turn(&mut self, last: Time) -> Option<usize> {
+    /// last instant that may pop from now on. Answers which. `link` tells by which one the packet in a slot arrives.
+    pub fn turn(&mut self, last: Time, link: impl Fn(u32) -> u32) -> Option<usize> {
         if self.ahead[0] == self.nodes && !self.advance(last) {
             return None;
         }
         self.end = (self.start + self.width).min(last.0.saturating_add(1));
         (self.node, self.next) = (self.ahead[0], 0);
         self.sort_taken();
-        if self.due.last().is_some_and(|&event| time_of(event) >= self.end) {
+        if self.due.windows(2).fold(false, |any, pair| any | event::alike(pair[0], pair[1])) {
+            self.sort_alike(link);
+        }
+        if self.due.last().is_some_and(|&event| self.time_of(event).0 >= self.end) {
             self.cut();
         }
         self.take();
         Some(self.node)
     }
 
-    /// The next event of the open node.
+    /// When an event of the open node is due.
+    #[inline]
+    pub const fn time_of(&self, event: u64) -> Time {
+        Time(self.start + (event >> SHORT_BITS))
+    }
+
+    /// Time and short name of the next event of the open node.
     #[inline]
     pub fn pop(&mut self) -> Option<(Time, u64)> {
         let due = self.due.get(self.next);
@@ -266,33 +262,34 @@ impl Windows {
             && due.is_none_or(|&event| own < event)
         {
             self.own.pop();
-            return Some(parts(own));
+            return Some((self.time_of(own), own & SHORT));
         }
+        let due = due.map(|&event| (self.time_of(event), event & SHORT));
         self.next += 1;
-        due.map(|&event| parts(event))
+        due
     }
 
     /// All events of the open node, which adds none itself.
     #[inline]
-    pub fn all(&mut self) -> Vec<u128> {
+    pub fn all(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.due)
     }
 
     /// Takes the list back.
     #[inline]
-    pub fn take_back(&mut self, all: Vec<u128>) {
+    pub fn take_back(&mut self, all: Vec<u64>) {
         self.due = all;
         self.due.clear();
     }
 
-    /// The open node and names of its events; or one of the [`AHEAD`] that come next in this window.
+    /// The open node and short names of its events; or one of the [`AHEAD`] that come next in this window.
     #[inline]
     pub fn at(&self, ahead: usize) -> Option<(usize, impl Iterator<Item = u64> + '_)> {
         let (node, events) = match ahead.checked_sub(1) {
             None => (self.node, &self.due),
             Some(ahead) => (self.ahead[ahead], &self.taken[ahead]),
         };
-        (node < self.nodes).then(|| (node, events.iter().map(|&event| event as u64)))
+        (node < self.nodes).then(|| (node, events.iter().map(|&event| event & SHORT)))
     }
 
     /// Makes the events taken ahead, in their order, those of the open node.
@@ -303,7 +300,7 @@ impl Windows {
             return;
         }
         // Dealt by time first: then they are nearly sorted.
-        let slot = |event: u128| ((time_of(event) - self.start) >> self.slot_shift) as usize % SLOTS;
+        let slot = |event: u64| (event >> self.slot_shift) as usize % SLOTS;
         let mut ends = [0u16; SLOTS];
         self.taken[0].iter().for_each(|&event| ends[slot(event)] += 1);
         let mut end = 0;
@@ -338,14 +335,22 @@ impl Windows {
         self.due[at] = event;
     }
 
+    /// Sorts arrivals at one time whose order their names do not tell.
+    #[cold]
+    fn sort_alike(&mut self, link: impl Fn(u32) -> u32) {
+        let start = self.start;
+        for alike in self.due.chunk_by_mut(|&a, &b| event::alike(a, b)) {
+            alike.sort_by_key(|&event| event::order(Time(start + (event >> SHORT_BITS)), link(event::slot(event))));
+        }
+    }
+
     /// Puts back what comes after the last instant that pops.
     #[cold]
     fn cut(&mut self) {
         self.is_cut = true;
-        let first = self.due.partition_point(|&event| time_of(event) < self.end);
+        let first = self.due.partition_point(|&event| self.time_of(event).0 < self.end);
         for at in first..self.due.len() {
-            let event = self.due[at];
-            self.put(self.place_in(time_of(event) - self.start), self.node, event);
+            self.put(self.place, self.node, self.due[at]);
         }
         self.due.truncate(first);
     }
@@ -364,7 +369,7 @@ impl Windows {
             && time.0 - self.start < RING as u64 * self.width
             && let Some(Reverse((event, node))) = self.far.pop()
         {
-            self.put(self.place_in(time.0 - self.start), node as usize, event);
+            self.push_away(time, node, event as u64);
         }
         self.seen = 0;
         (0..AHEAD).for_each(|_| self.take());
@@ -429,18 +434,20 @@ impl Windows {
     }
 
     fn first_far(&self) -> Option<Time> {
-        self.far.peek().map(|&Reverse((event, _))| Time(time_of(event)))
+        self.far.peek().map(|&Reverse((event, _))| Time((event >> u64::BITS) as u64))
     }
 
     /// When the next event is due, if no node is open.
     pub fn next_time(&self) -> Option<Time> {
-        let first = (0..RING).map(|windows| (self.place + windows) % RING).find(|&place| self.busy[place] > 0);
-        let heads = first.map_or(&[][..], |place| &self.heads[place * self.nodes..][..self.nodes]);
+        let first = (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0);
+        let place = (self.place + first.unwrap_or(0)) % RING;
+        let heads = &self.heads[place * self.nodes..][..self.nodes];
+        let start = self.start + first.unwrap_or(0) as u64 * self.width;
         let chain = |&head: &u32| {
             std::iter::successors(self.chunks.get(head as usize), |chunk| self.chunks.get(chunk.next[0] as usize))
         };
         let near = heads.iter().flat_map(chain).flat_map(|chunk| &chunk.events[..chunk.len as usize]);
-        near.map(|&event| Time(time_of(event))).chain(self.first_far()).min()
+        near.map(|&event| Time(start + (event >> SHORT_BITS))).chain(self.first_far()).min()
     }
 }
 
@@ -484,7 +491,7 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::BTreeSet;
 
     use proptest::prelude::*;
 
@@ -512,19 +519,27 @@ mod tests {
         #[test]
         fn nodes_have_their_events_in_order(
             nodes in 1..200usize,
-            width in 2..5_000u64,
+            width in prop_oneof![2..30u64, 2..5_000u64],
             first in 1..400usize,
             last in 100_000..400_000u64,
             mut seed: u64,
         ) {
             let mut queue = Windows::new(nodes, Time(width));
-            let mut left: BTreeMap<(usize, u64, u64), ()> = BTreeMap::new();
-            let mut name = 0;
-            let mut add = |queue: &mut Windows, left: &mut BTreeMap<_, _>, at: u64, (node, away), seed: &mut u64| {
-                // Names rise or fall, and are never the same.
-                name += 1;
-                let name = if next(seed).is_multiple_of(2) { name } else { (1 << 50) - name };
-                left.insert((node, at, name), ());
+            // By node, time and name.
+            let mut left = BTreeSet::new();
+            // Of arrivals, each by a link of its own.
+            let links: Vec<u32> = (0..4_000).map(|_| next(&mut seed) as u32 % (1 << 23)).collect();
+            let mut names = 0;
+            let mut add = |queue: &mut Windows, left: &mut BTreeSet<_>, at: u64, (node, away): (usize, bool), seed: &mut u64| {
+                names += 1;
+                let name = match next(seed) % 4 {
+                    0 => event::other(event::Kind::Timer, names),
+                    1 => event::other(event::Kind::PortFree, u32::MAX - names),
+                    // What a node adds in its own window is no arrival.
+                    _ if !away => event::other(event::Kind::Start, names),
+                    _ => event::arrival(Time(at), links[names as usize], names),
+                };
+                left.insert((node, at, name));
                 if away && next(seed).is_multiple_of(2) {
                     queue.push_held(Time(at), node as u32, name);
                 } else {
@@ -537,11 +552,13 @@ mod tests {
             }
             queue.release();
             let (mut window, mut budget) = (0, 3_000);
-            while let Some(node) = queue.turn(Time(last)) {
+            while let Some(node) = queue.turn(Time(last), |slot| links[slot as usize]) {
                 while let Some((Time(now), name)) = queue.pop() {
+                    let arrival = |slot: u32| event::arrival(Time(now), links[slot as usize], slot);
+                    let name = event::from_short(name).map_or_else(|name| name, arrival);
                     prop_assert!(now <= last && now / width >= window);
                     window = now / width;
-                    let due = left.range((node, 0, 0)..).next().map(|(&event, _)| event);
+                    let due = left.range((node, 0, 0)..).next().copied();
                     prop_assert_eq!(due, Some((node, now, name)), "of the node, the first that is left");
                     left.remove(&(node, now, name));
                     for _ in 0..next(&mut seed) % 3 {
@@ -561,8 +578,8 @@ mod tests {
                 }
                 queue.release();
             }
-            prop_assert!(left.keys().all(|&(_, at, _)| at > last));
-            prop_assert_eq!(queue.next_time(), left.keys().map(|&(_, at, _)| Time(at)).min());
+            prop_assert!(left.iter().all(|&(_, at, _)| at > last));
+            prop_assert_eq!(queue.next_time(), left.iter().map(|&(_, at, _)| Time(at)).min());
         }
     }
 }

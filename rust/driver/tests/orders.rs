@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{MULTIPLANE_4X64, Net, SMALL, all_reduce, all_to_all, told};
+use common::{Job, MULTIPLANE_4X64, Net, SMALL, WRITE, all_reduce, all_to_all, entry, told};
 use metaroce_driver::Status;
 use proptest::prelude::*;
 use serde_json::json;
@@ -65,6 +65,21 @@ fn a_run_that_fails_in_several_places_ends_when_the_first_does() {
     assert_eq!(by_node.status, Status::Stalled);
     spec["record_paths_ps"] = json!(NEVER_PS);
     assert_eq!(told(&by_node), told(&job.run(&spec)));
+}
+
+/// More packets arrive at a switch at once than what is queued of their order tells apart.
+#[test]
+fn both_orders_give_the_same_bytes_where_many_arrive_at_once() {
+    let net = Net { planes: 1, leaves: 1, spines: 1, hosts_per_leaf: 96, ..MULTIPLANE_4X64 };
+    let mut job = Job::new(96);
+    (1..96).for_each(|rank| job.ranks[rank].push(entry(WRITE, 0, 0, 20_000)));
+    for explicit in [false, true] {
+        let mut spec = net.spec("metaroce", 96);
+        spec["fabric"]["explicit_queues"] = json!(explicit);
+        let by_node = job.run(&spec);
+        spec["record_paths_ps"] = json!(NEVER_PS);
+        assert_eq!(told(&by_node), told(&job.run(&spec)));
+    }
 }
 
 /// With more state than the cache takes, switches look ahead.
