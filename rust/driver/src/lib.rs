@@ -6,6 +6,7 @@
 #[doc(hidden)]
 pub mod bench;
 mod by_node;
+mod chains;
 mod event;
 mod execute;
 mod explicit;

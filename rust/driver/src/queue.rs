@@ -3,13 +3,14 @@
 //! Events at the same time pop in the order of their names, whoever pushed them and when: what the order is does not
 //! depend on how a run is divided. Near events are 8 bytes, their offset in a bucket of the wheel above their name, and
 //! lie unsorted until their bucket is opened, a few events before the first of them is due, so that there is always
-//! something to look ahead at; far events wait in a heap. Buckets are chains of chunks, a cache line each, from one free
-//! list, so that what is pending, not the wheel, decides how much cache is used.
+//! something to look ahead at; far events wait in a heap. Buckets are chains of cache lines.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use metaroce_wire::{Time, prefetch};
+use metaroce_wire::Time;
+
+use crate::chains::{Chains, End};
 
 /// Bits of a name.
 pub const NAME_BITS: u32 = 52;
@@ -19,21 +20,11 @@ pub const MAX_SHIFT: u32 = u64::BITS - NAME_BITS;
 /// Most buckets: 2^15, of which one word each 64 tells what is in them, and 8 words which of those to read.
 pub const MAX_BUCKET_BITS: u32 = 15;
 const SUMMARY: usize = 1 << (MAX_BUCKET_BITS - 12);
-const CHUNK: usize = 7;
 /// So many events lie open, if they are due soon. Ours: what memory takes to answer, and a few more.
 const OPEN: usize = 16;
 /// Soon, in buckets. What is pushed into an open bucket is sorted in, so that not too much of the wheel may be.
 const SOON: u64 = 32;
-const NIL: u32 = u32::MAX;
 const NAME: u64 = (1 << NAME_BITS) - 1;
-
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Chunk {
-    events: [u64; CHUNK],
-    next: u32,
-    len: u32,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
@@ -59,12 +50,11 @@ pub struct EventQueue {
     bucket: Vec<u64>,
     /// Their number, a power of two, less one.
     mask: usize,
-    heads: Box<[u32]>,
+    ends: Box<[End]>,
     /// Bit b of word w: bucket 64 w + b holds something; and in the same way which words are not 0.
     occupied: Box<[u64]>,
     summary: [u64; SUMMARY],
-    chunks: Vec<Chunk>,
-    free: u32,
+    chains: Chains<8>,
     /// Times above names.
     far: BinaryHeap<Reverse<u128>>,
 }
@@ -83,11 +73,10 @@ impl EventQueue {
             patient: Time::ZERO,
             bucket: Vec::new(),
             mask: (1 << bits) - 1,
-            heads: vec![NIL; 1 << bits].into(),
+            ends: vec![End::default(); 1 << bits].into(),
             occupied: vec![0; 1 << (bits - 6)].into(),
             summary: [0; SUMMARY],
-            chunks: Vec::new(),
-            free: NIL,
+            chains: Chains::default(),
             far: BinaryHeap::new(),
         }
     }
@@ -126,34 +115,16 @@ impl EventQueue {
 
     #[inline]
     fn put(&mut self, slot: usize, key: u64) {
-        let head = self.heads[slot];
-        if let Some(chunk) = self.chunks.get_mut(head as usize) {
-            let len = chunk.len as usize;
-            if len < CHUNK {
-                chunk.events[len] = key;
-                chunk.len += 1;
-                return;
-            }
+        if !self.chains.put(&mut self.ends[slot], key) {
+            self.put_in_new(slot, key);
         }
-        self.put_in_new(slot, key);
     }
 
     #[inline(never)]
     fn put_in_new(&mut self, slot: usize, key: u64) {
         self.occupied[slot / 64] |= 1 << (slot % 64);
         self.summary[slot / 4096] |= 1 << (slot / 64 % 64);
-        let next = self.heads[slot];
-        if let Some(chunk) = self.chunks.get_mut(self.free as usize) {
-            self.heads[slot] = self.free;
-            self.free = chunk.next;
-            chunk.events[0] = key;
-            (chunk.next, chunk.len) = (next, 1);
-        } else {
-            self.heads[slot] = self.chunks.len() as u32;
-            let mut events = [0; CHUNK];
-            events[0] = key;
-            self.chunks.push(Chunk { events, next, len: 1 });
-        }
+        self.chains.put_in_new(&mut self.ends[slot], key);
     }
 
     /// The next event, if it is due by `last`.
@@ -176,10 +147,8 @@ impl EventQueue {
             return Some(event.time);
         }
         let near = self.next_occupied().and_then(|bucket| {
-            let first = self.chunks.get(self.heads[bucket as usize & self.mask] as usize);
-            let chain = std::iter::successors(first, |chunk| self.chunks.get(chunk.next as usize));
-            let keys = chain.flat_map(|chunk| &chunk.events[..chunk.len as usize]);
-            keys.min().map(|&key| self.event(bucket, key).time)
+            let keys = self.chains.iter(self.ends[bucket as usize & self.mask]);
+            keys.min().map(|key| self.event(bucket, key).time)
         });
         near.into_iter().chain(self.first_far()).min()
     }
@@ -210,12 +179,9 @@ impl EventQueue {
     #[inline]
     pub fn coming(&self, mut show: impl FnMut(u64)) {
         let Some(bucket) = self.next_occupied() else { return };
-        if let Some(chunk) = self.chunks.get(self.heads[bucket as usize & self.mask] as usize) {
-            chunk.events.iter().take(chunk.len as usize).for_each(|key| show(key & NAME));
-            if let Some(next) = self.chunks.get(chunk.next as usize) {
-                prefetch(next);
-            }
-        }
+        let end = self.ends[bucket as usize & self.mask];
+        self.chains.last(end).iter().for_each(|key| show(key & NAME));
+        self.chains.prefetch_others(end);
     }
 
     /// Opens buckets until enough events lie open: the next one if it begins by `last`, others if they are due soon.
@@ -255,16 +221,8 @@ impl EventQueue {
     /// Moves a bucket's events, sorted, to those that lie open, and its chunks to the free list.
     #[inline]
     fn open(&mut self, slot: usize) {
-        let mut at = self.heads[slot];
         self.bucket.clear();
-        while let Some(chunk) = self.chunks.get_mut(at as usize) {
-            self.bucket.extend_from_slice(&chunk.events[..chunk.len as usize]);
-            let next = chunk.next;
-            chunk.next = self.free;
-            self.free = at;
-            at = next;
-        }
-        self.heads[slot] = NIL;
+        self.chains.take(&mut self.ends[slot], &mut self.bucket);
         self.occupied[slot / 64] &= !(1 << (slot % 64));
         self.summary[slot / 4096] &= !(u64::from(self.occupied[slot / 64] == 0) << (slot / 64 % 64));
         self.bucket.sort_unstable();

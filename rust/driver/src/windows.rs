@@ -8,14 +8,14 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use metaroce_wire::{Time, prefetch};
+use metaroce_wire::Time;
 
+use crate::chains::{Chains, End};
 use crate::event::{self, SHORT_BITS};
 use crate::queue::EventQueue;
 
 /// Windows of the ring; what is due later waits in a heap. Ours: 32 us where links take one, more than a full queue.
 const RING: usize = 32;
-const CHUNK: usize = 14;
 /// Nodes whose events are taken out ahead. Ours: what they touch is asked for in so many steps.
 pub(crate) const AHEAD: usize = 3;
 /// Events on their way into chains at one time. Ours.
@@ -25,15 +25,6 @@ const NIL: u32 = u32::MAX;
 const SHORT: u64 = (1 << SHORT_BITS) - 1;
 /// Nothing held.
 const NONE: (u32, u32, u64) = (0, NIL, 0);
-
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(64))]
-struct Chunk {
-    events: [u64; CHUNK],
-    len: u32,
-    /// The next one, and those behind it, so that they can be asked for before it is here.
-    next: [u32; 3],
-}
 
 /// Slots of time that the events of a node are dealt into before they are sorted, and most events of which that pays.
 const SLOTS: usize = 64;
@@ -59,10 +50,9 @@ pub struct Windows {
     /// Place of the window in the ring.
     place: usize,
     nodes: usize,
+    chains: Chains<16>,
     /// By place, then node.
-    heads: Box<[u32]>,
-    chunks: Vec<Chunk>,
-    free: u32,
+    ends: Box<[End]>,
     /// Bit b of word w of a place: node 64 w + b has events.
     occupied: Box<[u64]>,
     /// Nodes with events, by place.
@@ -100,9 +90,8 @@ impl Windows {
             slot_shift: SHORT_BITS + (width.0.ilog2() + 1).saturating_sub(SLOTS.ilog2()),
             place: 0,
             nodes,
-            heads: vec![NIL; RING * nodes].into(),
-            chunks: Vec::new(),
-            free: NIL,
+            chains: Chains::default(),
+            ends: vec![End::default(); RING * nodes].into(),
             occupied: vec![0; RING * nodes.div_ceil(64)].into(),
             busy: [0; RING],
             ahead: [nodes; AHEAD],
@@ -152,7 +141,7 @@ impl Windows {
     #[inline]
     pub fn push_held(&mut self, time: Time, node: u32, name: u64) {
         let Some((place, event)) = self.near(time, name) else { return self.push_far(time, node, name) };
-        self.prefetch(self.heads[place * self.nodes + node as usize]);
+        self.chains.prefetch_end(self.ends[place * self.nodes + node as usize]);
         self.first_held = (self.first_held + 1) % HELD;
         let held = std::mem::replace(&mut self.held[self.first_held], (place as u32, node, event));
         self.put_held(held);
@@ -185,15 +174,9 @@ impl Windows {
 
     #[inline]
     fn put(&mut self, place: usize, node: usize, event: u64) {
-        let head = self.heads[place * self.nodes + node];
-        if let Some(chunk) = self.chunks.get_mut(head as usize)
-            && let Some(free) = chunk.events.get_mut(chunk.len as usize)
-        {
-            *free = event;
-            chunk.len += 1;
-            return;
+        if !self.chains.put(&mut self.ends[place * self.nodes + node], event) {
+            self.put_in_new(place, node, event);
         }
-        self.put_in_new(place, node, event);
     }
 
     /// `from_now` ÷ the width, of what the ring takes.
@@ -204,29 +187,12 @@ impl Windows {
 
     #[inline(never)]
     fn put_in_new(&mut self, place: usize, node: usize, event: u64) {
-        let head = &mut self.heads[place * self.nodes + node];
-        if *head == NIL {
+        let end = &mut self.ends[place * self.nodes + node];
+        if end.is_empty() {
             self.occupied[place * self.nodes.div_ceil(64) + node / 64] |= 1 << (node % 64);
             self.busy[place] += 1;
         }
-        let next = match self.chunks.get(*head as usize) {
-            Some(&Chunk { next: [second, third, _], .. }) => [*head, second, third],
-            None => [NIL; 3],
-        };
-        *head = self.free;
-        match self.chunks.get_mut(self.free as usize) {
-            Some(chunk) => {
-                self.free = chunk.next[0];
-                chunk.events[0] = event;
-                (chunk.next, chunk.len) = (next, 1);
-            }
-            None => {
-                *head = self.chunks.len() as u32;
-                let mut events = [0; CHUNK];
-                events[0] = event;
-                self.chunks.push(Chunk { events, next, len: 1 });
-            }
-        }
+        self.chains.put_in_new(end, event);
     }
 
     /// Opens the next node that has events, of this window or of the next one that has any and begins by `last`, the
@@ -310,7 +276,7 @@ impl Windows {
         });
         self.due.clear();
         self.due.resize(self.taken[0].len(), 0);
-        for &event in &self.taken[0] {
+        for &event in self.taken[0].iter().rev() {
             let end = &mut ends[slot(event)];
             *end -= 1;
             self.due[*end as usize] = event;
@@ -391,13 +357,8 @@ impl Windows {
         let words = self.nodes.div_ceil(64);
         self.occupied[self.place * words + first / 64] &= !(1 << (first % 64));
         self.busy[self.place] -= 1;
-        let mut at = std::mem::replace(&mut self.heads[self.place * self.nodes + first], NIL);
-        while let Some(chunk) = self.chunks.get_mut(at as usize) {
-            self.taken[AHEAD - 1].extend_from_slice(&chunk.events[..chunk.len as usize]);
-            let [next, _, far] = std::mem::replace(&mut chunk.next, [self.free, NIL, NIL]);
-            (self.free, at) = (at, next);
-            self.prefetch(far);
-        }
+        // As they were put: what comes by one link is in its order, which leaves less to sort.
+        self.chains.take(&mut self.ends[self.place * self.nodes + first], &mut self.taken[AHEAD - 1]);
         self.look_ahead(first + 1);
     }
 
@@ -405,18 +366,12 @@ impl Windows {
     /// one behind it.
     #[inline]
     fn look_ahead(&self, node: usize) {
-        let head = |node| self.heads[self.place * self.nodes..][..self.nodes].get(node).copied();
+        let ends = &self.ends[self.place * self.nodes..][..self.nodes];
         let next = self.occupied_from(node);
-        let Some(chunk) = head(next).and_then(|head| self.chunks.get(head as usize)) else { return };
-        chunk.next.into_iter().for_each(|at| self.prefetch(at));
-        head(self.occupied_from(next + 1)).into_iter().for_each(|at| self.prefetch(at));
-    }
-
-    #[inline]
-    fn prefetch(&self, chunk: u32) {
-        if let Some(chunk) = self.chunks.get(chunk as usize) {
-            prefetch(chunk);
-            prefetch(&chunk.len);
+        let Some(&end) = ends.get(next) else { return };
+        self.chains.prefetch_others(end);
+        if let Some(&end) = ends.get(self.occupied_from(next + 1)) {
+            self.chains.prefetch_last(end);
         }
     }
 
@@ -441,13 +396,9 @@ impl Windows {
     pub fn next_time(&self) -> Option<Time> {
         let first = (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0);
         let place = (self.place + first.unwrap_or(0)) % RING;
-        let heads = &self.heads[place * self.nodes..][..self.nodes];
         let start = self.start + first.unwrap_or(0) as u64 * self.width;
-        let chain = |&head: &u32| {
-            std::iter::successors(self.chunks.get(head as usize), |chunk| self.chunks.get(chunk.next[0] as usize))
-        };
-        let near = heads.iter().flat_map(chain).flat_map(|chunk| &chunk.events[..chunk.len as usize]);
-        near.map(|&event| Time(start + (event >> SHORT_BITS))).chain(self.first_far()).min()
+        let near = self.ends[place * self.nodes..][..self.nodes].iter().flat_map(|&end| self.chains.iter(end));
+        near.map(|event| Time(start + (event >> SHORT_BITS))).chain(self.first_far()).min()
     }
 }
 
