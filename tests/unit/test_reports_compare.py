@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import threading
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -179,6 +180,20 @@ def test_the_picture_is_the_same_bytes_and_marks_the_published_point(tmp_path):
         write_svg(Comparison(scenario, "0.1.0", cells), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "published" in (tmp_path / "a.svg").read_text()
+
+
+def test_the_published_point_is_named_above_the_axis_where_it_is_low(tmp_path):
+    cells = [
+        Cell("all_reduce", "metaroce", "default", 0.0, 1, "done", 1.0, 2.5, 5.0, 1.0, 0.05, 0.0, 0, 0),
+        Cell("all_reduce", "metaroce", "default", 0.01, 1, "done", 1.1, 2.3, 4.6, 0.9, 0.046, 0.01, 0, 0),
+    ]
+    write_svg(Comparison({"topology": "t", "ranks": 4, "size": "1KiB", "seed": 1}, "0.1.0", cells), tmp_path / "a.svg")
+    picture = (tmp_path / "a.svg").read_text()
+    name, tick = (
+        float(re.findall(f"<!-- {text} -->.*?translate\\([0-9.]+ ([0-9.]+)\\)", picture, re.DOTALL)[0])
+        for text in ("≈ 86 %", "1%")
+    )
+    assert tick - name > 15  # points from baseline to baseline: a tick and its label
 
 
 def test_loss_zero_stands_left_of_the_smallest_loss():
