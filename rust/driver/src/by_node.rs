@@ -40,8 +40,7 @@ impl Simulation {
     /// between. No effect on results.
     fn look_at_next(&self) {
         let Schedule::ByNode(queue) = &self.queue else { return };
-        if let Some((node, names)) = queue.at(AHEAD) {
-            let slots = names.filter_map(|name| event::from_short(name).ok());
+        if let Some((node, slots)) = queue.at(AHEAD) {
             if let Some(endpoint) = self.endpoints.get(node) {
                 endpoint.prefetch_self();
                 self.fabric.prefetch_host(HostId(node as u32));
@@ -69,11 +68,10 @@ impl Simulation {
     #[inline]
     fn look_into_host(&self, ahead: usize, stage: Stage) {
         if let Schedule::ByNode(queue) = &self.queue
-            && let Some((node, names)) = queue.at(ahead)
+            && let Some((node, slots)) = queue.at(ahead)
             && let Some(endpoint) = self.endpoints.get(node)
         {
             endpoint.prefetch_port(PlaneId(0), stage);
-            let slots = names.filter_map(|name| event::from_short(name).ok());
             slots.for_each(|slot| endpoint.prefetch(self.packets.get(slot).1, stage));
         }
     }

@@ -95,10 +95,10 @@ pub fn from_short(short: u64) -> Result<u32, u64> {
     }
 }
 
-/// The slot of a packet whose arrival a short name, or one with a time above, is known to be.
+/// The slot of a packet whose arrival a name is known to be, short or not, and whatever stands above it.
 #[inline]
-pub fn slot(short: u64) -> u32 {
-    short as u32 & ((1 << SLOT_BITS) - 1)
+pub fn slot(name: u64) -> u32 {
+    name as u32 & ((1 << SLOT_BITS) - 1)
 }
 
 /// The name of anything else.
@@ -110,14 +110,7 @@ pub fn other(kind: Kind, index: u32) -> u64 {
 /// The slot of a packet whose arrival `name` is.
 #[inline]
 pub fn arriving(name: u64) -> Option<u32> {
-    (name < OTHERS).then(|| arrived(name).0)
-}
-
-/// The slot of a packet whose arrival `name` is known to be, and what the digest takes of it.
-#[inline]
-pub fn arrived(name: u64) -> (u32, u64) {
-    debug_assert!(name < OTHERS, "no arrival: {name:x}");
-    (name as u32 & ((1 << SLOT_BITS) - 1), name >> SLOT_BITS)
+    (name < OTHERS).then(|| slot(name))
 }
 
 /// What `name`, no arrival, is.
@@ -129,7 +122,7 @@ pub fn kind(name: u64) -> (Kind, u32) {
 /// What the digest takes of a name: everything but the slot of a packet, which is no part of the model.
 #[inline]
 pub fn trace(name: u64) -> u64 {
-    if name < OTHERS { arrived(name).1 } else { name }
+    if name < OTHERS { name >> SLOT_BITS } else { name }
 }
 
 #[cfg(test)]

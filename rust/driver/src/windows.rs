@@ -168,8 +168,11 @@ impl Windows {
     fn near(&self, time: Time, name: u64) -> Option<(usize, u64)> {
         let from_now = time.0 - self.start;
         let windows = self.windows_in(from_now);
-        let in_window = from_now.wrapping_sub(windows as u64 * self.width);
-        (windows < RING).then(|| ((self.place + windows) % RING, in_window << SHORT_BITS | event::short(name)))
+        if windows >= RING {
+            return None;
+        }
+        let in_window = from_now - windows as u64 * self.width;
+        Some(((self.place + windows) % RING, in_window << SHORT_BITS | event::short(name)))
     }
 
     #[inline]
@@ -248,14 +251,14 @@ impl Windows {
         self.due.clear();
     }
 
-    /// The open node and short names of its events; or one of the [`AHEAD`] that come next in this window.
+    /// The open node and slots of packets that arrive there; or one of the [`AHEAD`] that come next in this window.
     #[inline]
-    pub fn at(&self, ahead: usize) -> Option<(usize, impl Iterator<Item = u64> + '_)> {
+    pub fn at(&self, ahead: usize) -> Option<(usize, impl Iterator<Item = u32> + '_)> {
         let (node, events) = match ahead.checked_sub(1) {
             None => (self.node, &self.due),
             Some(ahead) => (self.ahead[ahead], &self.taken[ahead]),
         };
-        (node < self.nodes).then(|| (node, events.iter().map(|&event| event & SHORT)))
+        (node < self.nodes).then(|| (node, events.iter().filter_map(|&event| event::from_short(event & SHORT).ok())))
     }
 
     /// Makes the events taken ahead, in their order, those of the open node.
@@ -304,10 +307,11 @@ impl Windows {
     /// Sorts arrivals at one time whose order their names do not tell.
     #[cold]
     fn sort_alike(&mut self, link: impl Fn(u32) -> u32) {
-        let start = self.start;
-        for alike in self.due.chunk_by_mut(|&a, &b| event::alike(a, b)) {
-            alike.sort_by_key(|&event| event::order(Time(start + (event >> SHORT_BITS)), link(event::slot(event))));
+        let mut due = self.all();
+        for alike in due.chunk_by_mut(|&a, &b| event::alike(a, b)) {
+            alike.sort_by_key(|&event| event::order(self.time_of(event), link(event::slot(event))));
         }
+        self.due = due;
     }
 
     /// Puts back what comes after the last instant that pops.

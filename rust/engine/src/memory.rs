@@ -144,7 +144,10 @@ impl Memory {
     fn settled(&mut self, rank: usize, address: u64, len: usize) -> Range<usize> {
         let range = self.range(rank, address, len);
         for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-            self.settle(block);
+            if std::mem::take(&mut self.stale[block]) {
+                let end = self.map.len().min((block + 1) * BLOCK);
+                self.map[block * BLOCK..end].fill(0);
+            }
         }
         range
     }
@@ -153,22 +156,8 @@ impl Memory {
     #[inline]
     fn overwritten(&mut self, rank: usize, address: u64, len: usize) -> Range<usize> {
         let range = self.range(rank, address, len);
-        for block in range.start / BLOCK..range.end.div_ceil(BLOCK) {
-            if range.start <= block * BLOCK && (block + 1) * BLOCK <= range.end {
-                self.stale[block] = false;
-            }
-            self.settle(block);
-        }
-        range
-    }
-
-    /// What counts as zero is zero.
-    #[inline]
-    fn settle(&mut self, block: usize) {
-        if std::mem::take(&mut self.stale[block]) {
-            let end = self.map.len().min((block + 1) * BLOCK);
-            self.map[block * BLOCK..end].fill(0);
-        }
+        (range.start.div_ceil(BLOCK)..range.end / BLOCK).for_each(|whole| self.stale[whole] = false);
+        self.settled(rank, address, len)
     }
 
     #[inline]
