@@ -24,6 +24,11 @@ WORKS = {
     "alltoall-16MiB": lambda: mr.Collective(kind="alltoall", size="16MiB"),
     "alltoall-4MiB": lambda: mr.Collective(kind="alltoall", size="4MiB"),
     "all_reduce-bfloat16-8MiB": lambda: mr.Collective(kind="all_reduce", size="8MiB", dtype="bfloat16"),
+    "all_reduce-float16-8MiB": lambda: mr.Collective(kind="all_reduce", size="8MiB", dtype="float16"),
+    "reduce_scatter-8MiB": lambda: mr.Collective(kind="reduce_scatter", size="8MiB"),
+    "all_gather-8MiB": lambda: mr.Collective(kind="all_gather", size="8MiB"),
+    # Its parts are not whole pages of memory.
+    "all_reduce-6000000B": lambda: mr.Collective(kind="all_reduce", size="6000000"),
 }
 
 

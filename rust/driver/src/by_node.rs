@@ -23,7 +23,7 @@ impl Simulation {
             match node.checked_sub(self.endpoints.len()) {
                 None => self.at_host(node),
                 Some(_) if self.explicit => self.at_explicit_switch(),
-                Some(switch) if self.is_far() => self.at_switch::<true>(switch),
+                Some(switch) if self.far_state => self.at_switch::<true>(switch),
                 Some(switch) => self.at_switch::<false>(switch),
             }
             if self.progress.events - asked >= BETWEEN_SIGNALS {
@@ -53,16 +53,11 @@ impl Simulation {
                 slots.for_each(|slot| self.packets.prefetch_envelope(slot));
             }
         }
-        if self.is_far() {
+        if self.far_state {
             self.look_into_host(2, Stage::Connection);
             self.look_into_host(1, Stage::Path);
             self.look_into_host(0, Stage::Message);
         }
-    }
-
-    /// Whether the state is likely to be out of the cache: there is much of it, or payload pushes it out.
-    fn is_far(&self) -> bool {
-        self.far_state || self.verify.is_some()
     }
 
     #[inline]

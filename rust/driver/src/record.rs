@@ -230,7 +230,7 @@ pub(crate) fn outcome(spec: &Spec, mut simulation: Simulation) -> Outcome {
     }
     let stalled = if matches!(status, Status::Stalled | Status::Deadlock) { stalled(&simulation) } else { Vec::new() };
     let rate = payload_line_rate(spec, &simulation.fabric).0;
-    let memory = verify.and_then(|mut verify| {
+    let memory = verify.and_then(|verify| {
         let out = verify.give_back.then(|| verify.memory.to_vec());
         keep(verify.memory);
         out

@@ -468,7 +468,7 @@ impl Simulation {
     /// All entries are complete.
     pub(crate) fn end_iteration(&mut self, now: Time) {
         if let Some(mut verify) = self.verify.take() {
-            verify.result = Some(verify.pattern.check(&mut verify.memory, &verify.expects));
+            verify.result = Some(verify.pattern.check(&verify.memory, &verify.expects));
             self.verified = Some(verify);
         }
         self.progress.left -= 1;

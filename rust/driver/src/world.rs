@@ -306,9 +306,7 @@ fn verify(spec: &Spec, data: Data) -> Result<Option<Verify>, DriverError> {
         )
     })?;
     if let Some(initial) = data.memory {
-        for rank in 0..ranks {
-            memory.write(rank, 0, bytes).copy_from_slice(&initial[rank * bytes..(rank + 1) * bytes]);
-        }
+        (0..ranks).for_each(|rank| memory.write(rank, 0, &initial[rank * bytes..(rank + 1) * bytes]));
     }
     Ok(Some(Verify {
         memory,

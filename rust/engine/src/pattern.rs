@@ -6,7 +6,7 @@
 //! number of bits is chosen so that the sum of all ranks stays exact in the type.
 
 use crate::dtype::Dtype;
-use crate::memory::Memory;
+use crate::memory::{Memory, PAGE};
 
 /// A prime: no whole number of packets, chunks or shards is a multiple of it, short of 4093 of them.
 const PERIOD: usize = 4093;
@@ -49,7 +49,7 @@ pub struct Pattern {
     bits: u32,
     /// Beyond what even one bit a rank can sum exactly, only every `sparse`-th rank is not zero.
     sparse: u32,
-    /// u of two periods, so that a period from any index on is one slice.
+    /// u of two periods and a page, so that a period and a page from any index on are one slice.
     places: Vec<u8>,
     /// Encoded sum over all ranks, by value of u.
     sums: Vec<[u8; 8]>,
@@ -62,7 +62,7 @@ impl Pattern {
         let bits = (1..=8).rev().find(|&b| u64::from(ranks) * ((1 << b) - 1) <= limit);
         let sparse = if bits.is_some() { 1 } else { ranks.div_ceil(128) };
         let bits = bits.unwrap_or(7);
-        let places = (0..2 * PERIOD).map(|index| place(index, bits)).collect();
+        let places = (0..2 * PERIOD + PAGE).map(|index| place(index, bits)).collect();
         let mut pattern = Pattern { dtype, bits, sparse, places, sums: Vec::new() };
         pattern.sums = (0..1u32 << pattern.bits)
             .map(|u| {
@@ -96,66 +96,56 @@ impl Pattern {
     /// Writes inputs.
     pub fn fill(&self, memory: &mut Memory, fills: &[Fill]) {
         for fill in fills {
-            let table = self.encoded(fill.rank);
-            let len = fill.count as usize * self.dtype.size();
-            let bytes = memory.write(fill.rank as usize, fill.offset, len);
-            match self.dtype.size() {
-                1 => self.write::<1>(bytes, fill, &table),
-                2 => self.write::<2>(bytes, fill, &table),
-                4 => self.write::<4>(bytes, fill, &table),
-                _ => self.write::<8>(bytes, fill, &table),
-            }
+            let (size, block) = (self.dtype.size(), self.bytes(&self.encoded(fill.rank), fill.index, fill.count));
+            memory.repeat(fill.rank as usize, fill.offset, fill.count as usize * size, (block, PERIOD * size));
         }
-    }
-
-    fn write<const N: usize>(&self, bytes: &mut [u8], fill: &Fill, table: &[[u8; 8]]) {
-        let (elements, _) = bytes.as_chunks_mut::<N>();
-        let block = self.block::<N>(table, fill.index as usize, fill.count as usize);
-        for part in elements.chunks_mut(PERIOD) {
-            part.copy_from_slice(&block[..part.len()]);
-        }
-    }
-
-    /// The elements from `index` on, `count` or a period of them.
-    fn block<const N: usize>(&self, table: &[[u8; 8]], index: usize, count: usize) -> Vec<[u8; N]> {
-        let table: Vec<[u8; N]> = table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect();
-        let places = &self.places[index % PERIOD..][..count.min(PERIOD)];
-        places.iter().map(|&u| table[usize::from(u)]).collect()
     }
 
     /// Compares bit for bit. Answers (wrong elements, elements compared).
-    pub fn check(&self, memory: &mut Memory, expects: &[Expect]) -> (u64, u64) {
-        let (mut wrong, mut checked) = (0, 0);
-        for expect in expects {
-            let own;
-            let table = if expect.from == ALL_RANKS {
-                &self.sums
-            } else {
-                own = self.encoded(expect.from);
-                &own
-            };
-            let len = expect.count as usize * self.dtype.size();
-            let bytes = memory.read(expect.rank as usize, expect.offset, len);
-            wrong += match self.dtype.size() {
-                1 => self.differ::<1>(bytes, expect, table),
-                2 => self.differ::<2>(bytes, expect, table),
-                4 => self.differ::<4>(bytes, expect, table),
-                _ => self.differ::<8>(bytes, expect, table),
-            };
-            checked += expect.count;
-        }
-        (wrong, checked)
+    pub fn check(&self, memory: &Memory, expects: &[Expect]) -> (u64, u64) {
+        let wrong = expects.iter().map(|expect| self.differ(memory, expect)).sum();
+        (wrong, expects.iter().map(|expect| expect.count).sum())
     }
 
-    fn differ<const N: usize>(&self, bytes: &[u8], expect: &Expect, table: &[[u8; 8]]) -> u64 {
-        let (elements, _) = bytes.as_chunks::<N>();
-        let block = self.block::<N>(table, expect.index as usize, expect.count as usize);
-        let parts = elements.chunks(PERIOD);
-        let wrong = |part: &[[u8; N]]| {
-            let right = &block[..part.len()];
-            if part == right { 0 } else { part.iter().zip(right).filter(|(a, b)| a != b).count() as u64 }
+    /// Wrong elements.
+    fn differ(&self, memory: &Memory, expect: &Expect) -> u64 {
+        let (rank, size) = (expect.rank as usize, self.dtype.size());
+        let (period, len) = (PERIOD * size, expect.count as usize * size);
+        let right = match expect.from {
+            ALL_RANKS => self.bytes(&self.sums, expect.index, expect.count),
+            from => self.bytes(&self.encoded(from), expect.index, expect.count),
         };
-        parts.map(wrong).sum()
+        let mut at = 0;
+        let is_right = |piece: &[u8]| {
+            let right = &right[at % period..][..piece.len()];
+            at += piece.len();
+            piece == right
+        };
+        if memory.pieces(rank, expect.offset, len).all(is_right) {
+            return 0;
+        }
+        let mut bytes = Vec::with_capacity(len);
+        memory.read(rank, expect.offset, len, &mut bytes);
+        let elements = bytes.chunks(size).zip(right[..period.min(len)].chunks(size).cycle());
+        elements.filter(|(element, right)| element != right).count() as u64
+    }
+
+    /// The bytes of elements from `index` on: all `count`, or a period and what a piece of memory that begins in it may
+    /// want beyond.
+    fn bytes(&self, table: &[[u8; 8]], index: u64, count: u64) -> Vec<u8> {
+        match self.dtype.size() {
+            1 => self.elements::<1>(table, index, count),
+            2 => self.elements::<2>(table, index, count),
+            4 => self.elements::<4>(table, index, count),
+            _ => self.elements::<8>(table, index, count),
+        }
+    }
+
+    fn elements<const N: usize>(&self, table: &[[u8; 8]], index: u64, count: u64) -> Vec<u8> {
+        let table: Vec<[u8; N]> = table.iter().filter_map(|entry| entry.first_chunk::<N>().copied()).collect();
+        let places = &self.places[index as usize % PERIOD..][..(count as usize).min(PERIOD + PAGE / N)];
+        let elements: Vec<[u8; N]> = places.iter().map(|&u| table[usize::from(u)]).collect();
+        elements.into_flattened()
     }
 }
 
@@ -179,11 +169,16 @@ mod tests {
                 let all = |rank| Fill { rank, offset: 0, count: 64, index: 1_000_003 };
                 pattern.fill(&mut memory, &(0..ranks).map(all).collect::<Vec<_>>());
                 for order in [(0..ranks).collect::<Vec<_>>(), (0..ranks).rev().collect()] {
-                    let mut sum = vec![0; len];
-                    order.iter().for_each(|&r| dtype.add(&mut sum, memory.read(r as usize, 0, len)));
-                    memory.write(ranks as usize, 0, len).copy_from_slice(&sum);
+                    let (mut sum, mut before) = (vec![0; len], vec![0; len]);
+                    for rank in order {
+                        let mut input = Vec::new();
+                        memory.read(rank as usize, 0, len, &mut input);
+                        before.copy_from_slice(&sum);
+                        dtype.add(&mut sum, &before, &input);
+                    }
+                    memory.write(ranks as usize, 0, &sum);
                     let expect = Expect { rank: ranks, offset: 0, count: 64, from: ALL_RANKS, index: 1_000_003 };
-                    assert_eq!(pattern.check(&mut memory, &[expect]), (0, 64), "{name}, {ranks} ranks");
+                    assert_eq!(pattern.check(&memory, &[expect]), (0, 64), "{name}, {ranks} ranks");
                 }
             }
         }
@@ -192,12 +187,17 @@ mod tests {
     #[test]
     fn a_flipped_byte_and_a_shifted_place_are_wrong() {
         let pattern = Pattern::new(Dtype::Float32, 8);
-        let mut memory = Memory::new(8, 4000, Dtype::Float32).expect("memory");
-        pattern.fill(&mut memory, &[Fill { rank: 3, offset: 0, count: 1000, index: 0 }]);
-        let expect = |index| Expect { rank: 3, offset: 0, count: 1000, from: 3, index };
-        assert_eq!(pattern.check(&mut memory, &[expect(0)]).0, 0);
-        assert!(pattern.check(&mut memory, &[expect(1)]).0 > 900);
-        memory.flip(3, 1234);
-        assert_eq!(pattern.check(&mut memory, &[expect(0)]).0, 1);
+        // Longer than periods, and elements lie across the ends of pages.
+        let (offset, count) = (6, 5 * PERIOD as u64 + 7);
+        let mut memory = Memory::new(8, 100_000, Dtype::Float32).expect("memory");
+        pattern.fill(&mut memory, &[Fill { rank: 3, offset, count, index: 0 }]);
+        let expect = |index| Expect { rank: 3, offset, count, from: 3, index };
+        assert_eq!(pattern.check(&memory, &[expect(0)]), (0, count));
+        assert!(pattern.check(&memory, &[expect(1)]).0 > count * 9 / 10);
+        // Both bytes at the end of a page are of one element.
+        for (flipped, wrong) in [(offset, 1), (4095, 2), (4096, 2), (50_000, 3), (offset + 4 * count - 1, 4)] {
+            memory.flip(3, flipped);
+            assert_eq!(pattern.check(&memory, &[expect(0)]), (wrong, count));
+        }
     }
 }

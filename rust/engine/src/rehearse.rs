@@ -167,7 +167,7 @@ impl Rehearsal {
             (None, 0) => (Ending::Done, String::new()),
             (None, _) => (Ending::Stalled, run.reason()),
         };
-        let check = self.pattern.check(&mut self.memory, &self.expects);
+        let check = self.pattern.check(&self.memory, &self.expects);
         Some(Verdict { ending, check, rnr, early_bytes, time: now, reason })
     }
 }
@@ -297,7 +297,7 @@ impl<'a> Run<'a> {
         let early = if self.random.coin() { 0..half } else { half..len };
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
-        bytes.extend_from_slice(self.of.memory.read(rank, wqe.local + early.start as u64, early.len()));
+        self.of.memory.read(rank, wqe.local + early.start as u64, early.len(), &mut bytes);
         let id = self.of.flow_of[entry as usize];
         let arrives = self.now.saturating_add(Time(self.random.time())).max(self.flows[id as usize].last_arrival);
         let flow = &mut self.flows[id as usize];
@@ -354,8 +354,7 @@ impl<'a> Run<'a> {
         let wqe = self.of.plan.program().wqe(message.entry as usize);
         let (from, (early, bytes)) = ((source as usize, wqe.local), &message.early);
         self.of.memory.place(from, (target as usize, at), wqe.bytes as usize);
-        let there = self.of.memory.write(target as usize, at + *early as u64, bytes.len());
-        there.copy_from_slice(bytes);
+        self.of.memory.write(target as usize, at + *early as u64, bytes);
     }
 
     /// The first message of a flow has landed: its receive ends, and its sender will know.
