@@ -124,18 +124,6 @@ impl Windows {
         }
     }
 
-    #[inline]
-    fn push_own(&mut self, event: u64) {
-        let later = self.own.iter().rposition(|&other| other > event);
-        self.own.insert(later.map_or(0, |at| at + 1), event);
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn push_far(&mut self, time: Time, node: u32, name: u64) {
-        self.far.push(Reverse((u128::from(time.0) << u64::BITS | u128::from(name), node)));
-    }
-
     /// The same, but into its chain only after [`HELD`] others, or when all are released: where that ends is not in the
     /// cache before it is asked for.
     #[inline]
@@ -154,6 +142,18 @@ impl Windows {
             let held = std::mem::replace(&mut self.held[at], NONE);
             self.put_held(held);
         }
+    }
+
+    #[inline]
+    fn push_own(&mut self, event: u64) {
+        let later = self.own.iter().rposition(|&other| other > event);
+        self.own.insert(later.map_or(0, |at| at + 1), event);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_far(&mut self, time: Time, node: u32, name: u64) {
+        self.far.push(Reverse((u128::from(time.0) << u64::BITS | u128::from(name), node)));
     }
 
     #[inline]
@@ -327,7 +327,7 @@ impl Windows {
 
     /// Goes on to the next window with events.
     fn advance(&mut self, last: Time) -> bool {
-        let near = (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0);
+        let near = self.first_busy();
         let far = self.first_far().map(|time| ((time.0 - self.start) / self.width) as usize);
         let Some(windows) = near.into_iter().chain(far).min() else { return false };
         let start = self.start + windows as u64 * self.width;
@@ -392,15 +392,19 @@ impl Windows {
         later.map_or(self.nodes, |(word, bits)| word * 64 + bits.trailing_zeros() as usize)
     }
 
+    /// The first window of the ring with events, from this one on.
+    fn first_busy(&self) -> Option<usize> {
+        (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0)
+    }
+
     fn first_far(&self) -> Option<Time> {
         self.far.peek().map(|&Reverse((event, _))| Time((event >> u64::BITS) as u64))
     }
 
     /// When the next event is due, if no node is open.
     pub fn next_time(&self) -> Option<Time> {
-        let first = (0..RING).find(|windows| self.busy[(self.place + windows) % RING] > 0);
-        let place = (self.place + first.unwrap_or(0)) % RING;
-        let start = self.start + first.unwrap_or(0) as u64 * self.width;
+        let windows = self.first_busy().unwrap_or(0);
+        let (place, start) = ((self.place + windows) % RING, self.start + windows as u64 * self.width);
         let near = self.ends[place * self.nodes..][..self.nodes].iter().flat_map(|&end| self.chains.iter(end));
         near.map(|event| Time(start + (event >> SHORT_BITS))).chain(self.first_far()).min()
     }

@@ -169,12 +169,11 @@ mod tests {
                 let all = |rank| Fill { rank, offset: 0, count: 64, index: 1_000_003 };
                 pattern.fill(&mut memory, &(0..ranks).map(all).collect::<Vec<_>>());
                 for order in [(0..ranks).collect::<Vec<_>>(), (0..ranks).rev().collect()] {
-                    let (mut sum, mut before) = (vec![0; len], vec![0; len]);
+                    let mut sum = vec![0; len];
                     for rank in order {
-                        let mut input = Vec::new();
-                        memory.read(rank as usize, 0, len, &mut input);
-                        before.copy_from_slice(&sum);
-                        dtype.add(&mut sum, &before, &input);
+                        let (augend, mut addend) = (sum.clone(), Vec::new());
+                        memory.read(rank as usize, 0, len, &mut addend);
+                        dtype.add(&mut sum, &augend, &addend);
                     }
                     memory.write(ranks as usize, 0, &sum);
                     let expect = Expect { rank: ranks, offset: 0, count: 64, from: ALL_RANKS, index: 1_000_003 };
